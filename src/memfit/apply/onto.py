@@ -1,0 +1,33 @@
+"""Choices onto a job: the same code for a real job and for a fake one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memfit.apply.conflicts import check
+from memfit.apply.order import ordered
+from memfit.apply.registry import strategy
+from memfit.core.fidelity import Fidelity
+from memfit.core.strategy import Choice, Undo
+from memfit.jobs import Job
+
+
+def apply_choices(job: Job, choices: Sequence[Choice]) -> Undo:
+    """Apply every choice, in order. The result undoes all of them; a failure half-way unwinds what was done.
+
+    Raises UsageError for unknown or conflicting strategies, and for settings or jobs that one cannot serve.
+    """
+    check(choices)
+    undo = Undo()
+    try:
+        for choice in ordered(choices):
+            strategy(choice.name).apply(job, choice.settings, undo)
+    except BaseException:
+        undo()
+        raise
+    return undo
+
+
+def plan_fidelity(job: Job, choices: Sequence[Choice]) -> Fidelity:
+    """What the result of the whole plan is, for this job: the furthest of its parts."""
+    return Fidelity.furthest(*(strategy(choice.name).fidelity(job, choice.settings) for choice in choices))

@@ -1,0 +1,28 @@
+"""A target device: what it holds, how fast it is, whose allocator it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a simulation needs to know of a device.
+
+    `rates` are peak floating-point operations per second by dtype name (`float32`, `bfloat16`, ...), `bandwidth`
+    and `link` bytes per second (its own memory; to the host). `overhead_s` is the cost of one operator call.
+    `capacity_bytes` is what can be used, not the label. `sources` says where each number comes from.
+    """
+
+    name: str
+    kind: str  # "cpu" or "cuda"
+    capacity_bytes: int
+    rates: Mapping[str, float]
+    bandwidth: float
+    link: float | None = None
+    overhead_s: float = 0.0
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    title: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)

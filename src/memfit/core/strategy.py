@@ -1,0 +1,85 @@
+"""What a strategy declares and does, and how its effects are undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from memfit.core.fidelity import Fidelity
+
+if TYPE_CHECKING:
+    from memfit.core.device import Device
+    from memfit.core.trace import Trace
+    from memfit.jobs import Job
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A strategy with its settings, as a plan holds it (JSON values only)."""
+
+    name: str
+    settings: Settings = field(default_factory=dict)
+
+
+class Undo:
+    """Takes back what was applied, last first; a failure half-way through applying unwinds the same way."""
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], None]] = []
+
+    def push(self, step: Callable[[], None]) -> None:
+        """Register the reverse of something just done."""
+        self._steps.append(step)
+
+    def __call__(self) -> None:
+        while self._steps:
+            self._steps.pop()()
+
+
+class Strategy(Protocol):
+    """One way to need less memory. It never states bytes: it is applied to a fake job, traced and simulated.
+
+    `takes` is what it uses exclusively: any of `module forward`, `saved tensors`, `gradient lifetime`,
+    `optimizer state`, `parameter storage`, `batch`, `loss`, `precision`. `after` names strategies that are applied
+    before it when both are in a plan. `conflicts` maps another strategy's name to the reason why both cannot be.
+    """
+
+    name: str
+    takes: frozenset[str]
+    after: tuple[str, ...]
+    conflicts: Mapping[str, str]
+
+    def excluded(self, job: Job, target: Device) -> str | None:
+        """Why this strategy cannot serve the job on the target, in one line; None where it can."""
+        ...
+
+    def fidelity(self, job: Job, settings: Settings) -> Fidelity:
+        """What the result will be, for this job."""
+        ...
+
+    def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
+        """Settings worth trying, gentlest first, read off the plain trace."""
+        ...
+
+    def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
+        """Change the job (real or fake), registering the undo of each change as it is made."""
+        ...
+
+    def code(self, settings: Settings) -> CodePart | None:
+        """The same in plain PyTorch, or None where that needs memfit."""
+        ...
+
+
+@dataclass(frozen=True)
+class CodePart:
+    """A strategy as plain PyTorch source: `prelude` (imports, helpers), `setup` (lines once `model`, `loss` and
+    `optimizer` exist), `context` (an expression entered around each forward), and `micro_batches`."""
+
+    prelude: str = ""
+    setup: str = ""
+    context: str = ""
+    micro_batches: int = 1
+    skip_optimizer_step: bool = False

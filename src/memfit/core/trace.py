@@ -1,0 +1,105 @@
+"""A traced training step: storages being born and dying in order, and the operators that made them. No torch.
+
+A trace holds no number that depends on a device's allocator; `memfit.simulate` turns it into peaks and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """What an event says of its index."""
+
+    BIRTH = 0  # index into Trace.storages
+    DEATH = 1  # index into Trace.storages
+    OP = 2  # index into Trace.ops; follows the births of the operator's outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One storage (never a view). `category` is one of CATEGORIES, `phase` where it was born."""
+
+    nbytes: int
+    category: str
+    phase: str
+    module: str
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "buffers", "temporaries", "workspace")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator call. `bytes_moved` counts inputs read and outputs written; `recomputed` marks work done again
+    in backward for a forward result; `scratch_bytes` live inside the kernel only; `reads` and `writes` index storages."""
+
+    name: str
+    phase: str
+    module: str
+    flops: int
+    bytes_moved: int
+    scratch_bytes: int
+    dtype: str
+    recomputed: bool = False
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of a module in forward: its events lie in `[start, stop)`, its tensor inputs and outputs are storages."""
+
+    path: str
+    start: int
+    stop: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Events `[start, stop)` stand for `count` equal passes (a middle micro-batch)."""
+
+    start: int
+    stop: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`resident` storages (the first ones) are alive before the step; `events` are `(Kind, index)` pairs.
+
+    `phases` are `(name, first event)` in order. `mutated_buffers` are the names of buffers that forward writes to.
+    """
+
+    storages: tuple[Storage, ...]
+    events: tuple[tuple[int, int], ...]
+    ops: tuple[Op, ...]
+    resident: int
+    phases: tuple[tuple[str, int], ...] = ()
+    calls: tuple[ModuleCall, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
+    mutated_buffers: tuple[str, ...] = ()
+    took_s: float = 0.0
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes alive before the step starts."""
+        return sum(storage.nbytes for storage in self.storages[: self.resident])
+
+    def weights(self) -> Iterator[int]:
+        """How often each event happens: 1, or the count of the repeat that it lies in."""
+        spans = {start: repeat for repeat in self.repeats for start in (repeat.start,)}
+        stop, count = -1, 1
+        for position in range(len(self.events)):
+            if position in spans:
+                stop, count = spans[position].stop, spans[position].count
+            yield count if position < stop else 1

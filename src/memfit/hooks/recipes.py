@@ -1,0 +1,166 @@
+"""How to make a forward value again: the operator and its inputs, kept instead of the value.
+
+One recipe a storage, so that views share it. Method: one decision for each tensor that autograd saves; see
+https://pytorch.org/docs/stable/autograd.html#hooks-for-saved-tensors.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_SMALL_SHARE = 8
+_BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor as a view of a recipe's storage."""
+
+    recipe: Recipe
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+    def value(self) -> torch.Tensor:
+        return self.recipe.value().view(self.dtype).as_strided(self.size, self.stride, self.offset)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An input that stays alive; its version tells whether someone wrote to it since."""
+
+    tensor: torch.Tensor
+    version: int
+
+    def value(self) -> torch.Tensor:
+        if self.tensor._version != self.version:
+            raise RuntimeError(
+                f"a tensor of shape {list(self.tensor.shape)} that recomputation needs was changed in place after its use; "
+                "leave it out of the plan's recompute tensors")
+        return self.tensor
+
+
+@dataclass
+class Recipe:
+    """`func(*args, **kwargs)[index]`, made again when first needed and kept until its last consumer has had it."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    index: int | None
+    consumers: int = 0
+    made: torch.Tensor | None = field(default=None, repr=False)
+
+    def value(self) -> torch.Tensor:
+        """The value over its whole storage, made now if it is not there."""
+        if self.made is not None:
+            return self.made
+        out = self.func(*_filled(self.args), **{key: _fill(inner) for key, inner in self.kwargs.items()})
+        result = out if self.index is None else out[self.index]
+        if self.consumers > 0:
+            self.made = result
+        return result
+
+    def consumed(self) -> None:
+        """One consumer has had the value; after the last one it is let go."""
+        self.consumers -= 1
+        if self.consumers <= 0:
+            self.made = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What autograd holds instead of a saved tensor."""
+
+    view: View
+
+    def unpack(self) -> torch.Tensor:
+        with torch.no_grad():
+            value = self.view.value()
+        self.view.recipe.consumed()
+        return value
+
+
+class RecipeBook:
+    """The recipes of one forward, by storage; a storage that died or was written to has none."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], Recipe]] = {}
+
+    def find(self, tensor: torch.Tensor) -> Recipe | None:
+        storage = tensor.untyped_storage()
+        entry = self._entries.get(storage._cdata)
+        if entry is None:
+            return None
+        if entry[0]() is None:  # the address was reused by another storage
+            del self._entries[storage._cdata]
+            return None
+        return entry[1]
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        self._entries.pop(tensor.untyped_storage()._cdata, None)
+
+    def remember(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """A recipe for every output of a fresh operator call."""
+        outputs = out if isinstance(out, (tuple, list)) else (out,)
+        func, args = without_side_effects(func, args)
+        packed = tuple(self._pack(arg) for arg in args)
+        named = {key: self._pack(inner) for key, inner in kwargs.items()}
+        large = max((t.numel() for t in outputs if isinstance(t, torch.Tensor)), default=0) // _SMALL_SHARE
+        for index, tensor in enumerate(outputs):
+            if isinstance(tensor, torch.Tensor) and tensor.numel() > large:  # means and the like are not worth a call
+                recipe = Recipe(func, packed, named, index if isinstance(out, (tuple, list)) else None)
+                self._enter(tensor, recipe)
+
+    def rewrite(self, functional: Any, args: Any, kwargs: Any) -> None:
+        """An in-place operator becomes its out-of-place form on the old value's recipe."""
+        target = args[0]
+        packed = tuple(self._pack(arg) for arg in args)
+        named = {key: self._pack(inner) for key, inner in kwargs.items()}
+        self._enter(target, Recipe(functional, packed, named, None))
+
+    def _enter(self, tensor: torch.Tensor, recipe: Recipe) -> None:
+        storage = tensor.untyped_storage()
+        self._entries[storage._cdata] = (weakref.ref(storage), recipe)
+
+    def _pack(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            recipe = self.find(value)
+            if recipe is not None:
+                return view_of(value, recipe)
+            kept = value.detach()
+            return Kept(kept, kept._version)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._pack(inner) for inner in value)
+        return value
+
+
+def view_of(tensor: torch.Tensor, recipe: Recipe) -> View:
+    """The tensor as a view of a recipe's storage."""
+    return View(recipe, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset(), tensor.dtype)
+
+
+def without_side_effects(func: Any, args: Any) -> tuple[Any, Any]:
+    """Batch normalisation in training, made again: batch statistics, and running ones left alone."""
+    name = func._overloadpacket.__name__
+    if name not in _BATCH_NORMS:
+        return func, args
+    return torch.ops.aten.native_batch_norm.default, (*args[:3], None, None, True, *args[-2:])
+
+
+def _fill(value: Any) -> Any:
+    if isinstance(value, (View, Kept)):
+        return value.value()
+    if isinstance(value, (list, tuple)):
+        return type(value)(_fill(inner) for inner in value)
+    return value
+
+
+def _filled(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_fill(value) for value in values)

@@ -1,0 +1,6 @@
+"""The job, its batches and weights, and the training step that trace, train and prove all call."""
+
+from memfit.jobs.job import Job
+from memfit.jobs.step import StepRules, run_step
+
+__all__ = ["Job", "StepRules", "run_step"]

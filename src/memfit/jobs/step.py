@@ -1,0 +1,134 @@
+"""The training step: the plain one, and the window of micro-batches. Trace, train and prove all call `run_step`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memfit.core.errors import UsageError
+from memfit.jobs import batches
+from memfit.jobs.weights import weigh
+
+if TYPE_CHECKING:
+    from memfit.jobs.job import Job
+
+
+@dataclass
+class StepRules:
+    """How strategies change the step: they set these, and their undo sets them back.
+
+    `contexts` are entered around each forward. With `optimizer_in_backward`, hooks step each parameter as its
+    gradient is ready, and drop the gradient after `on_parameter_gradient(parameter)` has seen it; the window's
+    `optimizer.step()` then finds no gradients, and tells schedulers and step hooks as ever.
+    """
+
+    micro_batches: int = 1
+    contexts: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=list)
+    optimizer_in_backward: bool = False
+    on_parameter_gradient: Callable[[torch.Tensor], None] | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """`loss` is the mean over the whole window (a detached scalar tensor); `grad_norm` before clipping, or None."""
+
+    loss: torch.Tensor
+    grad_norm: torch.Tensor | None
+    micro_batches: int
+    left_out: int = 0
+
+
+def ignore_phase(name: str, micro_batch: int) -> None:
+    """The default `on_phase`: nobody listens."""
+
+
+def run_step(
+    job: Job,
+    batch: Any,
+    *,
+    on_phase: Callable[[str, int], None] = ignore_phase,
+    on_loss: Callable[[torch.Tensor], None] | None = None,
+    on_gradients: Callable[[], None] | None = None,
+    parts: Sequence[Any] | None = None,
+) -> StepResult:
+    """Forward, backward, clip, `optimizer.step()`, `scheduler.step()`, `zero_grad(set_to_none=True)`: once a window.
+
+    The batch is split by `job.rules.micro_batches` (or given as `parts`); each part's loss counts by its weight, so
+    that gradients are those of the whole batch. A part whose weight is zero is left out. `on_phase(name, i)` is told
+    `forward`, `backward`, `optimizer` as they begin; `on_loss(loss)` sees each part's loss, detached, before its
+    backward; `on_gradients()` sees the gradients before the optimizer. What either raises ends the step there.
+    Raises UsageError for a loss that is no scalar or has no graph.
+    """
+    if parts is None:
+        parts = batches.split(batch, job.rules.micro_batches)
+    shares, left_out = _shares(job, parts)
+    optimizer = job.optimizer
+    if job.zero_grad == "before_forward":
+        optimizer.zero_grad(set_to_none=True)
+    total: torch.Tensor | None = None
+    for index, share in shares:
+        on_phase("forward", index)
+        loss = forward(job, parts[index])
+        if on_loss is not None:
+            on_loss(loss.detach())
+        if share != 1.0:
+            loss = loss * share
+        if job.zero_grad == "before_backward" and total is None:
+            optimizer.zero_grad(set_to_none=True)
+        on_phase("backward", index)
+        loss.backward()
+        total = loss.detach() if total is None else total + loss.detach()
+        del loss
+    assert total is not None
+    on_phase("optimizer", len(parts) - 1)
+    norm = _finish(job, optimizer, on_gradients)
+    return StepResult(total, norm, len(shares), left_out)
+
+
+def forward(job: Job, batch: Any) -> torch.Tensor:
+    """The loss of one part, inside the contexts that strategies asked for; checked to be a scalar with a graph."""
+    with ExitStack() as stack:
+        for context in job.rules.contexts:
+            stack.enter_context(context())
+        loss = job.loss(job.model, batch)
+    if not isinstance(loss, torch.Tensor):
+        raise UsageError(f"loss(model, batch) gave {type(loss).__name__}, not a tensor", "return the scalar loss tensor")
+    if loss.dim() != 0 and loss.numel() != 1:
+        raise UsageError(f"loss(model, batch) gave a tensor of shape {list(loss.shape)}, not a scalar", "return its mean")
+    if not loss.requires_grad:
+        raise UsageError("the loss has no graph: nothing that trains leads to it",
+                         "compute it from the model's outputs, without .item(), .detach() or torch.no_grad()")
+    return loss if loss.dim() == 0 else loss.reshape(())
+
+
+def _shares(job: Job, parts: Sequence[Any]) -> tuple[list[tuple[int, float]], int]:
+    """`(part, its share of the window)` for the parts that count, and how many were left out."""
+    if len(parts) == 1:
+        return [(0, 1.0)], 0
+    weights = [weigh(job, part) for part in parts]
+    total = sum(weights)
+    if total <= 0:
+        return [(0, 1.0)], len(parts) - 1
+    shares = [(index, weight / total) for index, weight in enumerate(weights) if weight > 0]
+    return shares, len(parts) - len(shares)
+
+
+def _finish(
+    job: Job, optimizer: torch.optim.Optimizer, on_gradients: Callable[[], None] | None
+) -> torch.Tensor | None:
+    norm = None
+    if on_gradients is not None:
+        on_gradients()
+    if job.clip_norm is not None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, job.clip_norm)
+    optimizer.step()
+    if job.scheduler is not None:
+        job.scheduler.step()
+    if job.zero_grad == "after_step":
+        optimizer.zero_grad(set_to_none=True)
+    return norm

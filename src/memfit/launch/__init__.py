@@ -1,0 +1,41 @@
+"""Child processes with the allocator settled and the limit set. No torch."""
+
+from memfit.launch.allocator import allocator_here, find_mimalloc, settled_environment, settling_note
+from memfit.launch.children import MEASURING, WorkerResult, run_worker
+from memfit.launch.deaths import looks_out_of_memory
+from memfit.launch.events import emit
+from memfit.launch.exec import run_exec
+from memfit.launch.limits import (
+    ProcessMemory,
+    allowance,
+    can_enforce,
+    lift_data_limit,
+    limit_growth,
+    process_memory,
+    set_data_limit,
+)
+from memfit.launch.sampler import ResidentSampler, resident_bytes
+from memfit.launch.worker import worker_main
+
+__all__ = [
+    "MEASURING",
+    "ProcessMemory",
+    "ResidentSampler",
+    "WorkerResult",
+    "allocator_here",
+    "allowance",
+    "can_enforce",
+    "emit",
+    "find_mimalloc",
+    "lift_data_limit",
+    "limit_growth",
+    "looks_out_of_memory",
+    "process_memory",
+    "resident_bytes",
+    "run_exec",
+    "run_worker",
+    "set_data_limit",
+    "settled_environment",
+    "settling_note",
+    "worker_main",
+]

@@ -1,0 +1,64 @@
+"""Candidates as traces: choices applied to one fake job by the code that applies them to the real one, and undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memfit.apply import apply_choices
+from memfit.core.device import Device
+from memfit.core.errors import MemfitError
+from memfit.core.strategy import Choice
+from memfit.core.trace import Trace
+from memfit.jobs import Job
+from memfit.simulate import Simulation, simulate
+from memfit.trace import FakeWorld, fake_job, trace_step
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Choices with their steady-state trace and its simulation."""
+
+    choices: tuple[Choice, ...]
+    trace: Trace
+    simulation: Simulation
+
+
+class Explorer:
+    """One fake copy of a job, traced under different choices. Each set of choices is traced once."""
+
+    def __init__(self, job: Job, device: Device) -> None:
+        self.device = device
+        self._world = FakeWorld()
+        self.fake = fake_job(job, self._world)
+        self.first = trace_step(self.fake, self._world)
+        self.plain = Candidate((), *self._traced())
+        self._known: dict[str, Candidate | str] = {}
+        self.traced = 0
+
+    def candidate(self, choices: Sequence[Choice]) -> Candidate | str:
+        """The choices applied, traced and simulated; or one line saying why that cannot be."""
+        if not choices:
+            return self.plain
+        key = repr([(c.name, sorted(c.settings.items(), key=repr)) for c in choices])
+        if key not in self._known:
+            self._known[key] = self._explore(tuple(choices))
+        return self._known[key]
+
+    def _explore(self, choices: tuple[Choice, ...]) -> Candidate | str:
+        self.traced += 1
+        try:
+            undo = apply_choices(self.fake, choices)
+        except MemfitError as error:
+            return error.message
+        try:
+            return Candidate(choices, *self._traced())
+        except MemfitError as error:
+            return error.message
+        finally:
+            undo()
+            self.fake.optimizer.zero_grad(set_to_none=True)
+
+    def _traced(self) -> tuple[Trace, Simulation]:
+        trace = trace_step(self.fake, self._world)
+        return trace, simulate(trace, self.device)

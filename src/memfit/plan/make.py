@@ -1,0 +1,146 @@
+"""From a job and a budget to a plan; from a job to an estimate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import memfit
+from memfit.apply import plan_code, plan_fidelity, strategies
+from memfit.core.device import Device
+from memfit.core.errors import UsageError
+from memfit.core.fidelity import Fidelity
+from memfit.core.results import (
+    Budget,
+    Estimate,
+    FrontierPoint,
+    Plan,
+    PlannedStrategy,
+    Predicted,
+    Rejected,
+)
+from memfit.core.strategy import Choice
+from memfit.core.units import is_share, parse_size
+from memfit.hardware import find_device
+from memfit.jobs import Job
+from memfit.jobs.identity import model_hash
+from memfit.plan.explore import Candidate, Explorer
+from memfit.plan.free import free_bytes
+from memfit.plan.largest import largest_batch
+from memfit.plan.reasons import left_out, spared, why
+from memfit.plan.search import Point, fastest, frontier, points, smallest
+from memfit.plan.variants import variants
+from memfit.simulate import simulate
+from memfit.strategies.exact.checkpoint import unfit
+
+
+def estimate_job(job: Job, *, device: str | Device | None = None, choices: Sequence[Choice] = (), target: str = "") -> Estimate:
+    """What a training step needs on a device; nothing runs. Raises Untraceable if the step cannot be traced."""
+    began = time.perf_counter()
+    where = device if isinstance(device, Device) else find_device(device)
+    explorer = Explorer(job, where)
+    candidate = explorer.candidate(choices)
+    if isinstance(candidate, str):
+        raise UsageError(f"the plan does not apply to this job: {candidate}", "make a new plan for it")
+    seen = candidate.simulation
+    first = simulate(explorer.first, where) if not choices else seen
+    return Estimate(
+        target=target or job.name, device=where.name, peak=seen.peak, first_step_peak_bytes=first.peak.allocated_bytes,
+        at_peak=seen.at_peak, largest=seen.largest, step_s=seen.step_s, took_s=time.perf_counter() - began,
+        notes=candidate.trace.notes, timeline=seen.timeline)
+
+
+def make_plan(
+    job: Job,
+    *,
+    budget: str | int | None = None,
+    device: str | Device | None = None,
+    host_budget: str | int | None = None,
+    fidelity: str | Fidelity = Fidelity.RESAMPLED,
+    target: str = "",
+    want_largest_batch: bool = False,
+    barred: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """The fastest plan within the budget and the fidelity; `fits` is false where there is none, with the floor.
+
+    `barred` names strategies that must stay out, with the reason. Raises UsageError for nonsense sizes, unknown
+    devices or fidelities, and Untraceable if the step cannot be traced.
+    """
+    began = time.perf_counter()
+    allowed = Fidelity.parse(fidelity)
+    where = device if isinstance(device, Device) else find_device(device)
+    if budget is not None and not is_share(budget):
+        parse_size(budget)  # a bad size is told before the work, not after
+    explorer = Explorer(job, where)
+    budget_bytes, budget_note = _budget(budget, explorer, where)
+    host_bytes = parse_size(host_budget) if host_budget is not None else None
+    mixes = variants(explorer, allowed, dict(barred or {}))
+    ranked = points(explorer, mixes.candidates, _kept_whole(explorer))
+    floor = smallest(explorer, ranked)
+    found = fastest(explorer, ranked, budget_bytes)
+    fits = found is not None
+    chosen = spared(explorer, found, budget_bytes) if found is not None else floor
+    floor_bytes = min(floor.simulation.peak.high_bytes, chosen.simulation.peak.high_bytes)
+    plain = explorer.plain.simulation
+    largest = None
+    if want_largest_batch:
+        largest = largest_batch(job, where, budget_bytes, [chosen.choices, floor.choices])
+    return Plan(
+        target=target or job.name, device=where.name, budget=Budget(budget_bytes, host_bytes), fits=fits,
+        fidelity=plan_fidelity(explorer.fake, chosen.choices).value, strategies=_planned(explorer, chosen, budget_bytes),
+        predicted=Predicted(chosen.simulation.peak, chosen.simulation.step_s),
+        baseline=Predicted(plain.peak, plain.step_s), slowdown=chosen.simulation.step_s / max(plain.step_s, 1e-12),
+        floor_bytes=floor_bytes, rejected=_rejected(explorer, mixes.rejected, ranked, chosen, budget_bytes),
+        frontier=_frontier(explorer, ranked, chosen), largest_batch=largest, took_s=time.perf_counter() - began,
+        model_hash=model_hash(explorer.fake.model), memfit_version=memfit.__version__,
+        notes=(*notes, *budget_note, *chosen.trace.notes), timeline=chosen.simulation.timeline,
+        baseline_timeline=plain.timeline, source=plan_code(chosen.choices, explorer.fake))
+
+
+def _budget(budget: str | int | None, explorer: Explorer, device: Device) -> tuple[int, tuple[str, ...]]:
+    if budget is None:
+        free, source = free_bytes(device)
+        return free, (f"no budget given: it is what is free now ({source})",)
+    peak = explorer.plain.simulation.peak
+    whole = peak.allocated_bytes if device.kind == "cpu" else peak.high_bytes
+    return parse_size(budget, whole_bytes=whole), ()
+
+
+def _kept_whole(explorer: Explorer) -> frozenset[str]:
+    """Modules that must not be run again, by the checkpoint strategy's own word."""
+    return frozenset(unfit(explorer.fake, explorer.plain.trace))
+
+
+def _planned(explorer: Explorer, chosen: Candidate, budget_bytes: int) -> tuple[PlannedStrategy, ...]:
+    return tuple(
+        PlannedStrategy(c.name, dict(c.settings), strategies()[c.name].fidelity(explorer.fake, c.settings).value,
+                        why(explorer, chosen, c, budget_bytes))
+        for c in chosen.choices)
+
+
+def _rejected(
+    explorer: Explorer, early: Sequence[Rejected], ranked: Sequence[Point], chosen: Candidate, budget_bytes: int
+) -> tuple[Rejected, ...]:
+    named = {choice.name for choice in chosen.choices} | {one.name for one in early}
+    others = [name for name in sorted(strategies()) if name not in named]
+    return (*early, *(Rejected(name, left_out(name, ranked, chosen, budget_bytes)) for name in others))
+
+
+def _frontier(explorer: Explorer, ranked: list[Point], chosen: Candidate) -> tuple[FrontierPoint, ...]:
+    plain_s = max(explorer.plain.simulation.step_s, 1e-12)
+    shown = []
+    for point in frontier(ranked):
+        if point.choices == chosen.choices:
+            continue
+        simulated = not point.choices
+        shown.append(FrontierPoint(point.high_bytes, point.step_s / plain_s, _named(point.choices), simulated))
+    seen = chosen.simulation
+    shown.append(FrontierPoint(seen.peak.high_bytes, seen.step_s / plain_s, _named(chosen.choices), True))
+    return tuple(sorted(shown, key=lambda p: (p.slowdown, p.peak_bytes)))
+
+
+def _named(choices: Sequence[Choice]) -> tuple[dict[str, object], ...]:
+    return tuple({"name": c.name, "settings": dict(c.settings)} for c in choices)
+
+

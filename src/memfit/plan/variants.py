@@ -1,0 +1,95 @@
+"""Mixes worth a trace of their own: every strategy but checkpointing, alone and together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from memfit.apply import conflict, strategies
+from memfit.core.fidelity import Fidelity
+from memfit.core.results import Rejected
+from memfit.core.strategy import Choice
+from memfit.plan.explore import Candidate, Explorer
+from memfit.trace.usage import usage
+
+BY_TRACE = ("checkpoint", "recompute")  # chosen on each mix's own trace, by the search
+MOST_MIXES = 40
+
+
+@dataclass
+class Variants:
+    """Candidates (plain first) to choose checkpointed modules on, and strategies left out with the reason."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+def variants(explorer: Explorer, allowed: Fidelity, barred: dict[str, str]) -> Variants:
+    """Trace every strategy alone, then the mixes of those that lower the curve somewhere."""
+    found = Variants([explorer.plain])
+    useful: list[list[Choice]] = []
+    for name in sorted(strategies()):
+        if name not in BY_TRACE:
+            kept = _alone(explorer, name, allowed, barred, found)
+            if kept:
+                useful.append(kept)
+    for choices in _mixes(useful):
+        candidate = explorer.candidate(choices)
+        if isinstance(candidate, Candidate):
+            found.candidates.append(candidate)
+    return found
+
+
+def _alone(
+    explorer: Explorer, name: str, allowed: Fidelity, barred: dict[str, str], found: Variants
+) -> list[Choice]:
+    strategy, job = strategies()[name], explorer.fake
+    reason = barred.get(name) or strategy.excluded(job, explorer.device)
+    if reason:
+        found.rejected.append(Rejected(name, reason))
+        return []
+    kept: list[Choice] = []
+    notes: list[str] = []
+    for settings in strategy.choices(job, explorer.plain.trace, explorer.device):
+        fidelity = strategy.fidelity(job, settings)
+        if not allowed.allows(fidelity):
+            notes.append(f"gives {fidelity.value} results; allowed is {allowed.value} (--fidelity {fidelity.value})")
+            break
+        candidate = explorer.candidate([Choice(name, settings)])
+        if isinstance(candidate, str):
+            notes.append(candidate)
+        elif _lowers(candidate, explorer.plain):
+            found.candidates.append(candidate)
+            kept.append(candidate.choices[0])
+        else:
+            notes.append("saves nothing here: the peak of every phase stays as it is")
+    if not kept:
+        found.rejected.append(Rejected(name, notes[0] if notes else "has nothing to act on in this job"))
+    return kept
+
+
+def _lowers(candidate: Candidate, plain: Candidate) -> bool:
+    """Whether some phase needs less, or the step is clearly faster."""
+    if candidate.simulation.step_s < 0.95 * plain.simulation.step_s:
+        return True
+    before, after = _phase_peaks(plain), _phase_peaks(candidate)
+    return any(after.get(phase, 0) < 0.999 * peak for phase, peak in before.items())
+
+
+def _phase_peaks(candidate: Candidate) -> dict[str, int]:
+    curve, phases = usage(candidate.trace).curve, candidate.trace.phases
+    peaks: dict[str, int] = {}
+    for place, (name, start) in enumerate(phases):
+        stop = phases[place + 1][1] if place + 1 < len(phases) else len(curve)
+        if stop > start:
+            peaks[name] = max(peaks.get(name, 0), int(curve[start:stop].max()))
+    return peaks
+
+
+def _mixes(useful: Sequence[Sequence[Choice]]) -> Iterator[tuple[Choice, ...]]:
+    """Combinations of two and more compatible choices, one a strategy, small mixes first."""
+    options = [(None, *choices) for choices in useful]
+    combined = [tuple(c for c in mix if c is not None) for mix in product(*options)]
+    several = sorted((mix for mix in combined if len(mix) > 1), key=len)
+    yield from [mix for mix in several if conflict(mix) is None][:MOST_MIXES]

@@ -1,0 +1,129 @@
+"""A trace replayed on a device: how many bytes are alive when, at most, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memfit.core.device import Device
+from memfit.core.errors import UsageError
+from memfit.core.results import AtPeak, LargeTensor, Peak, Timeline
+from memfit.core.trace import CATEGORIES, Kind, Op, Trace
+from memfit.core.units import KIB, MIB
+from memfit.simulate.clock import step_seconds
+
+LARGEST = 10
+_POINTS = 600
+# Predicted against measured on cpu: see benchmarks/results/accuracy_cpu.csv.
+_CPU_MARGIN, _CPU_MARGIN_BYTES = 0.002, 256 * KIB
+_CPU_PROCESS_BYTES = 160 * MIB  # what a warm Python process with torch holds besides tensors
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a step needs on a device, and how long it takes. `peak_event` indexes the trace's events."""
+
+    peak: Peak
+    at_peak: AtPeak
+    largest: tuple[LargeTensor, ...]
+    timeline: Timeline
+    step_s: float
+    peak_event: int
+
+
+def simulate(trace: Trace, device: Device) -> Simulation:
+    """Replay the trace through the device's allocator. Raises UsageError for a kind of device without one."""
+    if device.kind != "cpu":
+        raise UsageError(f"predictions for {device.name} ({device.kind}) are not available yet", "use --device cpu")
+    peak_bytes, event = peak_of(trace)
+    alive = alive_at(trace, event)
+    return Simulation(
+        peak=_cpu_peak(peak_bytes),
+        at_peak=_at_peak(trace, event, alive),
+        largest=_largest(trace, alive),
+        timeline=timeline(trace, event, peak_bytes),
+        step_s=step_seconds(trace, device),
+        peak_event=event,
+    )
+
+
+def peak_of(trace: Trace) -> tuple[int, int]:
+    """Highest sum of live bytes and the event at which it is reached (-1: before the step)."""
+    storages, ops = trace.storages, trace.ops
+    current = peak = trace.resident_bytes
+    where = -1
+    for position, (kind, index) in enumerate(trace.events):
+        if kind == Kind.BIRTH:
+            current += storages[index].nbytes
+        elif kind == Kind.DEATH:
+            current -= storages[index].nbytes
+            continue
+        held = current + ops[index].scratch_bytes if kind == Kind.OP else current
+        if held > peak:
+            peak, where = held, position
+    return peak, where
+
+
+def alive_at(trace: Trace, event: int) -> list[int]:
+    """Storages alive right after the event."""
+    alive = set(range(trace.resident))
+    for kind, index in trace.events[: event + 1]:
+        if kind == Kind.BIRTH:
+            alive.add(index)
+        elif kind == Kind.DEATH:
+            alive.discard(index)
+    return sorted(alive)
+
+
+def _cpu_peak(allocated: int) -> Peak:
+    margin = max(int(allocated * _CPU_MARGIN), _CPU_MARGIN_BYTES)
+    low, high = allocated - margin, allocated + margin
+    return Peak(allocated, low, high, allocated, low, high, allocated + _CPU_PROCESS_BYTES, low, high)
+
+
+def _at_peak(trace: Trace, event: int, alive: Sequence[int]) -> AtPeak:
+    by_category = dict.fromkeys(CATEGORIES, 0)
+    for index in alive:
+        by_category[trace.storages[index].category] += trace.storages[index].nbytes
+    op = _operator_at(trace, event)
+    if op is None:
+        return AtPeak("before", "", "", by_category)
+    kind, index = trace.events[event]
+    by_category["workspace"] += op.scratch_bytes if kind == Kind.OP else 0
+    return AtPeak(op.phase, op.module, op.name, by_category)
+
+
+def _operator_at(trace: Trace, event: int) -> Op | None:
+    """The operator that runs at the event: births come just before the operator that made them."""
+    if event < 0:
+        return None
+    for kind, index in trace.events[event:]:
+        if kind == Kind.OP:
+            return trace.ops[index]
+    return None
+
+
+def _largest(trace: Trace, alive: Sequence[int]) -> tuple[LargeTensor, ...]:
+    ranked = sorted(alive, key=lambda index: (-trace.storages[index].nbytes, index))[:LARGEST]
+    found = (trace.storages[index] for index in ranked)
+    return tuple(LargeTensor(s.nbytes, s.shape, s.dtype, s.module, s.op, s.category) for s in found)
+
+
+def timeline(trace: Trace, peak_event: int, peak_bytes: int) -> Timeline:
+    """Bytes by category over the step, thinned to at most about 600 points, the peak among them."""
+    totals = dict.fromkeys(CATEGORIES, 0)
+    for storage in trace.storages[: trace.resident]:
+        totals[storage.category] += storage.nbytes
+    every = max(1, len(trace.events) // _POINTS)
+    xs: list[int] = [0]
+    rows: list[tuple[int, ...]] = [tuple(totals.values())]
+    for position, (kind, index) in enumerate(trace.events):
+        if kind != Kind.OP:
+            sign = 1 if kind == Kind.BIRTH else -1
+            totals[trace.storages[index].category] += sign * trace.storages[index].nbytes
+        if position % every == 0 or position == peak_event:
+            xs.append(position + 1)
+            scratch = trace.ops[index].scratch_bytes if kind == Kind.OP and position == peak_event else 0
+            rows.append((*tuple(totals.values())[:-1], totals["workspace"] + scratch))
+    columns = {name: tuple(row[place] for row in rows) for place, name in enumerate(totals)}
+    return Timeline(tuple(xs), columns, trace.phases, max(0, peak_event + 1), peak_bytes)

@@ -1,0 +1,1 @@
+"""One file (or folder) a strategy, each with a `STRATEGY`; `apply` finds them. None imports another."""

@@ -1,0 +1,1 @@
+"""Strategies that keep the mathematics: bitwise, another rounding, or other random draws."""

@@ -1,0 +1,1 @@
+"""Strategies that change the arithmetic or the model."""

@@ -1,0 +1,203 @@
+"""A plan applied to a job: `step(batch)` trains."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from memfit.apply import apply_choices
+from memfit.core.errors import UsageError
+from memfit.core.results import Plan
+from memfit.core.strategy import Choice, Undo
+from memfit.jobs import Job, batches, run_step
+from memfit.jobs.identity import model_hash
+from memfit.jobs.job import check_optimizer
+from memfit.jobs.step import StepResult
+from memfit.jobs.weight_probe import probe_weight
+from memfit.jobs.weights import IGNORED, labels
+from memfit.monitor.step_peaks import StepPeaks
+from memfit.train.failures import NotFinite, told_to_user
+
+MICRO_BATCHES = "micro-batches"
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """One training step. `peak_bytes` is the peak of tensor bytes, profiled when `profiled`, else known from a profiled
+    step of the same shapes; `step_s` includes the profiler's price then. `left_out` counts micro-batches without a
+    label; `skipped` says that the whole batch had none, so that nothing was updated.
+    """
+
+    loss_tensor: torch.Tensor = field(repr=False)
+    peak_bytes: int
+    step_s: float
+    step: int
+    micro_batches: int = 1
+    left_out: int = 0
+    skipped: bool = False
+    profiled: bool = False
+    grad_norm_tensor: torch.Tensor | None = field(default=None, repr=False)
+
+    @property
+    def loss(self) -> float:
+        """The mean loss over the window; read when asked for, as that waits for a card."""
+        return float(self.loss_tensor)
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The global gradient norm before clipping, where the job clips."""
+        return None if self.grad_norm_tensor is None else float(self.grad_norm_tensor)
+
+
+class Session:
+    """Applies a plan (or choices) to a job and trains it, a window a `step`; `close` takes everything back.
+
+    Micro-batches are only used with a weight that was seen to make their mean the whole loss; the session checks it
+    before its first step. Raises UsageError if the plan belongs to another model, a strategy does not apply, the
+    optimizer is not the model's, or no weight passes.
+
+    >>> with Session(job, plan) as session:
+    ...     for batch in loader:
+    ...         print(session.step(batch).loss)
+    """
+
+    def __init__(self, job: Job, plan: Plan | Sequence[Choice] = (), *, profile_peaks: bool = True) -> None:
+        if isinstance(plan, Plan):
+            from memfit.plan.files import check_belongs  # a worker has choices only, and need not load the search
+
+            check_belongs(plan, model_hash(job.model))
+        check_optimizer(job.model, job.optimizer)
+        self.job = job
+        self.plan = plan if isinstance(plan, Plan) else None
+        self.choices = choices_of(plan)
+        self.notes: list[str] = []
+        self.steps = 0
+        self._weight_before = job.weight
+        self._check_weight()
+        self._undo: Undo | None = None
+        try:
+            self._undo = apply_choices(job, self.choices)
+        except BaseException:
+            job.weight = self._weight_before
+            raise
+        self._peaks = StepPeaks(job) if profile_peaks else None
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest peak of tensor bytes of the steps so far; 0 before the first."""
+        return self._peaks.highest_bytes if self._peaks is not None else 0
+
+    def step(self, batch: Any = None) -> StepOutput:
+        """Train on one batch (the job's own if none is given): split, forward and backward of each part, clip, step.
+
+        Raises UsageError for a loss that is no scalar, has no graph, or is not finite (nothing is updated then), and
+        for exceptions of the job's own code; RanOutOfMemory if memory is refused.
+        """
+        if self._undo is None:
+            raise UsageError("the session is closed", "make a new one: memfit.apply(plan, job)")
+        batch = self.job.batch if batch is None else batch
+        began = time.perf_counter()
+        try:
+            with told_to_user(f"step {self.steps + 1}"):
+                result, peak_bytes, profiled = self._run(batch)
+        except NotFinite:
+            self.job.optimizer.zero_grad(set_to_none=True)
+            if not _all_ignored(batch):
+                raise
+            result, peak_bytes, profiled = None, self.peak_bytes, False
+        self.steps += 1
+        return self._output(result, peak_bytes, profiled, time.perf_counter() - began)
+
+    def evaluate(self) -> dict[str, float]:
+        """The job's `evaluate(model)`, without a graph and in evaluation mode; {} where the job has none."""
+        if self.job.evaluate is None:
+            return {}
+        training = [module for module in self.job.model.modules() if module.training]
+        self.job.model.eval()
+        try:
+            with told_to_user("evaluate(model)"), torch.no_grad():
+                return {name: float(value) for name, value in self.job.evaluate(self.job.model).items()}
+        finally:
+            for module in training:
+                module.training = True
+
+    def close(self) -> None:
+        """Take back what was applied; the trained weights stay. Closing twice is no error."""
+        if self._undo is not None:
+            undo, self._undo = self._undo, None
+            undo()
+            self.job.weight = self._weight_before
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self, batch: Any) -> tuple[StepResult, int, bool]:
+        parts = self._parts(batch)
+        if self._peaks is None:
+            return self._window(batch, parts), 0, False
+        return self._peaks.run(batch, lambda: self._window(batch, parts))
+
+    def _window(self, batch: Any, parts: list[Any]) -> StepResult:
+        return run_step(self.job, batch, parts=parts, on_loss=self._check_loss)
+
+    def _parts(self, batch: Any) -> list[Any]:
+        """The window's parts; a batch that cannot be split stays whole, with a note."""
+        count = self.job.rules.micro_batches
+        reason = batches.why_unsplittable(batch) if count > 1 else None
+        if reason is not None:
+            self._note(f"{MICRO_BATCHES} left out where a batch cannot be split: {reason}")
+            return [batch]
+        return batches.split(batch, count)
+
+    def _check_loss(self, loss: torch.Tensor) -> None:
+        if not math.isfinite(float(loss)):
+            raise NotFinite(f"the loss is {float(loss)} at step {self.steps + 1}; nothing was updated in that step",
+                            "lower the learning rate, clip gradients (clip_norm), or look at this batch's data")
+
+    def _output(self, result: StepResult | None, peak_bytes: int, profiled: bool, step_s: float) -> StepOutput:
+        if result is None:
+            self._note(f"step {self.steps} left out: every label of its batch is ignored ({IGNORED})")
+            return StepOutput(torch.tensor(math.nan), peak_bytes, step_s, self.steps, skipped=True)
+        if result.left_out:
+            self._note("micro-batches without a label are left out of their window: they count for nothing")
+        return StepOutput(result.loss, peak_bytes, step_s, self.steps, result.micro_batches, result.left_out,
+                          profiled=profiled, grad_norm_tensor=result.grad_norm)
+
+    def _check_weight(self) -> None:
+        if not any(choice.name == MICRO_BATCHES for choice in self.choices):
+            return
+        reason = batches.why_unsplittable(self.job.batch)
+        if reason is not None:
+            self._note(f"{MICRO_BATCHES} left out where a batch cannot be split: {reason}; their weight is not checked")
+            return
+        with told_to_user("checking the weight of micro-batches"):
+            finding = probe_weight(self.job)
+        if finding.weight is None:
+            raise UsageError(f"{MICRO_BATCHES} would change the result: {finding.reason}",
+                             "plan without micro-batches, or give Job(weight=...) with what its mean is taken over")
+        self.job.weight = finding.weight
+
+    def _note(self, line: str) -> None:
+        if line not in self.notes:
+            self.notes.append(line)
+
+
+def choices_of(plan: Plan | Sequence[Choice]) -> tuple[Choice, ...]:
+    """The strategies of a plan with their settings, in order."""
+    if isinstance(plan, Plan):
+        return tuple(Choice(one.name, dict(one.settings)) for one in plan.strategies)
+    return tuple(plan)
+
+
+def _all_ignored(batch: Any) -> bool:
+    found = labels(batch)
+    return found is not None and not found.is_floating_point() and bool((found == IGNORED).all())

@@ -1,0 +1,103 @@
+"""The table that every strategy goes through: a new strategy adds one row to ROWS, and is then tested alone and with
+every other (fidelity, undo, names, pickle, deep copy, conflicts)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from memfit.core.strategy import Choice
+from memfit.jobs import Job
+from memfit.jobs.weights import label_count
+
+CLASSES, WIDTH, SAMPLES, LENGTH = 300, 16, 6, 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """A strategy with settings for the matrix's model. `refuses` names strategies that it cannot be with."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    refuses: tuple[str, ...] = ()
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.name, self.settings)
+
+
+ROWS = (
+    Row("autocast", {"dtype": "bfloat16"}),
+    Row("checkpoint", {"modules": ["frozen", "blocks.0", "blocks.1"]}, refuses=("recompute",)),
+    Row("chunked-loss", {"rows": 7, "module": "head"}),
+    Row("micro-batches", {"count": 4}, refuses=("step-in-backward",)),
+    Row("recompute", {"tensors": ["gelu:0-2", "native_layer_norm:0", "native_dropout:0-1"]}, refuses=("checkpoint",)),
+    Row("single-tensor-step"),
+    Row("step-in-backward", refuses=("micro-batches",)),
+)
+
+
+class Block(nn.Module):
+    """Residual block with a normalisation and dropout."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.wide, self.narrow = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(3 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, torch.Tensor]:
+        normed = self.norm(x.transpose(1, 2)).transpose(1, 2) if _is_batch(self.norm) else self.norm(x)
+        return {"x": x + scale * self.dropout(self.narrow(F.gelu(self.wide(normed))))}
+
+
+class Mixed(nn.Module):
+    """A token model with all that trips strategies: dropout, BatchNorm (moving and cumulative), tied weights, a frozen
+    part, a block called twice, keyword arguments and dict outputs."""
+
+    def __init__(self, batchnorm: bool, dropout: float) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, WIDTH)
+        self.frozen = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)).requires_grad_(False)
+        norms = ([nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, momentum=None, affine=False)] if batchnorm
+                 else [nn.LayerNorm(WIDTH), nn.GroupNorm(1, LENGTH)])
+        self.blocks = nn.ModuleList(Block(norm, dropout) for norm in norms)
+        self.head = nn.Linear(WIDTH, CLASSES)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.frozen(self.embed(ids))
+        x = self.blocks[0](x)["x"]
+        x = self.blocks[1](x, scale=0.5)["x"]
+        return self.head(self.blocks[1](x)["x"])
+
+
+def token_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Mean cross entropy over the labels that count."""
+    return F.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten())
+
+
+def mixed_job(*, batchnorm: bool = True, dropout: float = 0.2, seed: int = 0) -> Job:
+    """Unequal label counts, two parameter groups, a multi-tensor AdamW and a scheduler."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Mixed(batchnorm, dropout)
+    ids = torch.randint(0, CLASSES, (SAMPLES, LENGTH), generator=generator)
+    labels = torch.randint(0, CLASSES, (SAMPLES, LENGTH), generator=generator)
+    for row, kept in enumerate((8, 1, 5, 2, 8, 3)):
+        labels[row, kept:] = -100
+    matrices = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.requires_grad and p.dim() <= 1]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+                                  lr=1e-2, foreach=True)
+    return Job(model, token_loss, {"ids": ids, "labels": labels}, optimizer, weight=label_count,
+               scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
+
+
+def _is_batch(module: nn.Module) -> bool:
+    return isinstance(module, nn.BatchNorm1d)
