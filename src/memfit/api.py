@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from memfit.core.errors import DoesNotFit
 from memfit.core.results import Estimate, Plan, Verdict, register_html
-from memfit.core.strategy import Choice
 from memfit.jobs import Job
-from memfit.jobs.identity import model_hash
-from memfit.monitor.rates import ensure_rates
 from memfit.plan import estimate_job, make_plan
-from memfit.plan.files import check_belongs
+from memfit.plan.advice import does_not_fit
 from memfit.prove import prove_job
 from memfit.report.html import notebook
 from memfit.train import Session
+from memfit.train.session import choices_of
 
 __all__ = ["Job", "Plan", "Session", "Verdict", "apply", "estimate", "fit", "plan", "prove"]
 
@@ -42,9 +39,8 @@ def plan(
     `fidelity` is the lowest that is allowed: bitwise, reordered, resampled, reduced, adapted. Raises DoesNotFit,
     with the floor in `.plan.floor_bytes`, where nothing allowed fits.
     """
-    from memfit.train.weights import barred_strategies
+    from memfit.train.probing import barred_strategies
 
-    ensure_rates()
     barred, notes = barred_strategies(job)
     made = make_plan(job, budget=budget, device=device, host_budget=host_budget, fidelity=fidelity, barred=barred,
                      notes=notes, want_largest_batch=largest_batch)
@@ -53,21 +49,8 @@ def plan(
     return made
 
 
-def does_not_fit(made: Plan) -> DoesNotFit:
-    """The error of a plan that does not fit: the floor, and what stands in the way."""
-    from memfit.report.wording import floor_advice, floor_message
-
-    return DoesNotFit(floor_message(made), floor_advice(made), made)
-
-
-def choices_of(made: Plan) -> tuple[Choice, ...]:
-    """A plan's strategies as choices."""
-    return tuple(Choice(strategy.name, strategy.settings) for strategy in made.strategies)
-
-
 def apply(plan: Plan, job: Job) -> Session:
     """Apply a plan to a job; `session.step(batch)` trains. Raises UsageError if it was made for another model."""
-    check_belongs(plan, model_hash(job.model))
     return Session(job, plan)
 
 

@@ -114,7 +114,7 @@ def test_the_declared_weight_makes_the_mean_of_parts_the_mean_of_the_whole(name:
 @pytest.mark.parametrize(("name", "metrics"), [
     ("vit-mini", {"accuracy", "loss"}), ("bert-mini", {"accuracy", "loss"}), ("gpt-mini", {"loss", "perplexity"})])
 def test_evaluation_puts_everything_back(name: str, metrics: set[str]) -> None:
-    job = recipe(name, **TINY[name])
+    job = recipe(name, **{**TINY[name], "batch": 64})
     frozen = next(module for module in job.model.modules() if isinstance(module, torch.nn.LayerNorm))
     frozen.eval()
     state = torch.get_rng_state()

@@ -9,8 +9,9 @@ import pytest
 
 from memfit.core.units import MIB
 from memfit.simulate.cuda_allocator import CachingAllocator
-from memfit.simulate.cuda_replay import Replay, adopt, replay, starting_state
+from memfit.simulate.cuda_replay import Replay, replay
 from memfit.simulate.cuda_settings import AllocatorSettings
+from memfit.simulate.cuda_start import adopt, starting_state
 from memfit.simulate.snapshots import ALLOCATED, INACTIVE, PENDING, Snapshot, load_snapshot
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ def test_all_keys_together() -> None:
     assert (settings.garbage_collection_threshold, settings.memory_fraction) == (0.5, 0.9)
     assert settings.expandable_segments
     # 1 to 64 MiB take the first value, 128, 256, 512 MiB and 1 GiB their own, the rest that of ">".
-    assert settings.roundup_power2_divisions == (8,) * 7 + (2, 4, 2, 1, 1, 1, 1, 1, 1)
+    assert settings.roundup_power2_divisions == (8,) * 7 + (2, 4, 2, 4, 1, 1, 1, 1, 1)
     assert len(settings.notes) == 2
 
 
@@ -27,7 +27,7 @@ def test_defaults_and_the_newer_variable_first() -> None:
     assert AllocatorSettings.from_environment({}) == AllocatorSettings.parse("") == AllocatorSettings()
     both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:40", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     assert AllocatorSettings.from_environment(both) == AllocatorSettings(expandable_segments=True)
-    with pytest.raises(UsageError, match="PYTORCH_CUDA_ALLOC_CONF: .*max_split_size_mb.*'x'"):
+    with pytest.raises(UsageError, match=r"PYTORCH_CUDA_ALLOC_CONF: .*max_split_size_mb.*'x'"):
         AllocatorSettings.from_environment({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:x"})
 
 

@@ -62,7 +62,8 @@ class Mixed(nn.Module):
     def __init__(self, batchnorm: bool, dropout: float) -> None:
         super().__init__()
         self.embed = nn.Embedding(CLASSES, WIDTH)
-        self.frozen = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)).requires_grad_(False)
+        self.frozen = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.frozen.requires_grad_(False)
         norms = ([nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, momentum=None, affine=False)] if batchnorm
                  else [nn.LayerNorm(WIDTH), nn.GroupNorm(1, LENGTH)])
         self.blocks = nn.ModuleList(Block(norm, dropout) for norm in norms)

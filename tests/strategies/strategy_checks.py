@@ -103,9 +103,12 @@ def snapshot(job: Job) -> dict[str, Any]:
              for name, p in job.model.named_parameters()}
     groups = [{key: [id(p) for p in value] if key == "params" else value for key, value in group.items()}
               for group in job.optimizer.param_groups]
-    return {"modules": modules, "hooks": hooks, "groups": groups, "rules": copy.copy(job.rules), "loss": job.loss,
-            "contexts": list(job.rules.contexts), "group ids": [id(group) for group in job.optimizer.param_groups],
-            "optimizer": sorted({*vars(job.optimizer)} - {"_opt_called"}), "states": list(_states(job)), "keys": list(job.model.state_dict())}
+    return {
+        "modules": modules, "hooks": hooks, "groups": groups, "rules": copy.copy(job.rules),
+        "group ids": [id(group) for group in job.optimizer.param_groups], "loss": job.loss,
+        "contexts": list(job.rules.contexts), "states": list(_states(job)),
+        "optimizer": sorted({*vars(job.optimizer)} - {"_opt_called"}), "keys": list(job.model.state_dict()),
+    }
 
 
 def _attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:

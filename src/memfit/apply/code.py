@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 
 from memfit.apply.conflicts import check
@@ -39,27 +40,38 @@ def _names(choices: Sequence[Choice]) -> str:
 
 def _module(parts: Sequence[CodePart], choices: Sequence[Choice], job: Job) -> str:
     count = max((part.micro_batches for part in parts), default=1)
-    imports, bodies = _imports([part.prelude for part in parts])
     weigh, arguments = _weight(job) if count > 1 else ("", "")
     arguments += ", scheduler" if job.scheduler_source is not None else ""
+    imports, bodies = _split_imports([part.prelude for part in parts])
+    code = "\n\n\n".join(filter(None, [*bodies, weigh, _make_step(parts, count, job, arguments)]))
     head = f'"""The training step under this plan: {_names(choices)}. Plain PyTorch."""'
-    return "\n\n\n".join(filter(None, [
-        f"{head}\n\n{imports}", *bodies, weigh, _make_step(parts, count, job, arguments)])) + "\n"
+    return f"{head}\n\nfrom __future__ import annotations\n\n{_used(imports, code)}\n\n\n{code}\n"
 
 
-def _imports(preludes: Sequence[str]) -> tuple[str, list[str]]:
+def _split_imports(preludes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Import lines of all preludes, once each, and what is left of each prelude."""
-    lines: set[str] = {"import torch"}
-    bodies: list[str] = []
+    imports, bodies = ["import torch"], []
     for prelude in preludes:
-        kept: list[str] = []
-        for line in prelude.splitlines():
-            if line.startswith(("import ", "from ")) and not line.startswith("from __future__"):
-                lines.add(line)
-            else:
-                kept.append(line)
-        bodies.append("\n".join(kept).strip())
-    return "from __future__ import annotations\n\n" + "\n".join(sorted(lines)), [body for body in bodies if body]
+        lines = prelude.splitlines()
+        found = [line for line in lines if line.startswith(("import ", "from "))]
+        imports.extend(line for line in found if line not in imports)
+        bodies.append("\n".join(line for line in lines if line not in found).strip())
+    return imports, [body for body in bodies if body]
+
+
+def _used(imports: Sequence[str], code: str) -> str:
+    """The imports whose name the code uses: the standard library's, then torch's."""
+    kept = [line for line in imports if re.search(rf"\b{line.split()[-1].split('.')[0]}\b", code)]
+    lines = [line for line in kept if line.startswith("import ")]
+    names: dict[str, list[str]] = {}
+    for line in kept:
+        if line.startswith("from "):
+            module, _, name = line.removeprefix("from ").partition(" import ")
+            names.setdefault(module, []).append(name)
+    lines += [f"from {module} import {', '.join(sorted(names[module]))}" for module in names]
+    lines.sort(key=lambda line: (line.startswith("from "), line))
+    ours = [line for line in lines if line.split()[1].startswith("torch")]
+    return "\n\n".join("\n".join(group) for group in ([line for line in lines if line not in ours], ours) if group)
 
 
 def _weight(job: Job) -> tuple[str, str]:
@@ -88,7 +100,8 @@ def _step_lines(count: int, contexts: Sequence[str], job: Job) -> list[str]:
         forward = [f"with {', '.join(contexts)}:", "    value = loss(model, {batch})"]
     before_backward = [zero] if job.zero_grad == "before_backward" else []
     if count > 1:
-        inner = [*(line.format(batch="parts[index]") for line in forward), "if share != 1.0:", "    value = value * share",
+        inner = [*(line.format(batch="parts[index]") for line in forward),
+                 "if share != 1.0:", "    value = value * share",
                  *(["if total is None:", f"    {zero}"] if before_backward else []), "value.backward()",
                  "total = value.detach() if total is None else total + value.detach()", "del value"]
         run = [f"parts = split(batch, {count})", "total = None", "for index, share in shares(parts, weight):",
@@ -96,7 +109,8 @@ def _step_lines(count: int, contexts: Sequence[str], job: Job) -> list[str]:
     else:
         run = [*(line.format(batch="batch") for line in forward), *before_backward, "value.backward()",
                "total = value.detach()", "del value"]
-    clip = [f"torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group[\"params\"]], {job.clip_norm!r})"]
+    clip = ['held = [p for group in optimizer.param_groups for p in group["params"]]',
+            f"torch.nn.utils.clip_grad_norm_(held, {job.clip_norm!r})"]
     return [*([zero] if job.zero_grad == "before_forward" else []), *run, *(clip if job.clip_norm is not None else []),
             "optimizer.step()", *(["scheduler.step()"] if job.scheduler_source is not None else []),
             *([zero] if job.zero_grad == "after_step" else []), "return total"]
@@ -105,7 +119,8 @@ def _step_lines(count: int, contexts: Sequence[str], job: Job) -> list[str]:
 _COUNTED = '''
 def weight(part):
     """{what}"""
-    return float((part["labels"]{cut} != -100).sum().item())
+    labels = part["labels"] if hasattr(part, "__getitem__") else part.labels
+    return float((labels{cut} != -100).sum().item())
 '''.strip()
 
 _WEIGHTS = {

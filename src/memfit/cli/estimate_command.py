@@ -25,9 +25,9 @@ def estimate(
     with document_only(as_json):
         document, text, pages = _estimate(target, device, plan, settings or [], all_devices, batch_sweep, measure)
         if html:
-            from memfit.report.html import save_html
+            from memfit.report import save_html
 
-            save_html(html, pages, title=f"memfit estimate {target}")
+            save_html(html, pages, f"memfit estimate {target}")
     show(document, text, as_json)
     return 0
 
@@ -37,7 +37,7 @@ def _estimate(
 ) -> tuple[dict[str, Any], str, list[Any]]:
     from memfit.jobs.targets import parse_settings
     from memfit.recipes import load
-    from memfit.report.terminal import to_text
+    from memfit.report import to_text
 
     values = parse_settings(settings)
     if all_devices or sweep:
@@ -65,7 +65,7 @@ def _one(job: Any, device: str | None, choices: Any, target: str, measure: bool)
 def _choices(plan: str | None) -> Any:
     if plan is None:
         return ()
-    from memfit.api import choices_of
+    from memfit.train.session import choices_of
     from memfit.plan import read_plan
 
     return choices_of(read_plan(plan))
@@ -76,7 +76,7 @@ def _several(
 ) -> tuple[dict[str, Any], str, list[Any]]:
     from memfit.plan import estimate_job
     from memfit.recipes import load
-    from memfit.report.terminal import to_text
+    from memfit.report import to_text
 
     if all_devices:
         from memfit.core.errors import UsageError

@@ -26,19 +26,19 @@ def plan(
     """Find the fastest mix of memory-saving strategies within a budget."""
     with document_only(as_json):
         from memfit.cli.planning import planned
-        from memfit.report.terminal import to_text
+        from memfit.report import to_text
 
         made = planned(target, settings or [], budget=budget, device=device, host_budget=host_budget, fidelity=fidelity,
                        largest_batch=largest_batch)
-        text = to_text(made, frontier=frontier)
+        text = to_text(made)
         if output and made.fits:
             _write(made, output)
         if html:
-            from memfit.report.html import save_html
+            from memfit.report import save_html
 
-            save_html(html, [made], title=f"memfit plan {target}")
+            save_html(html, [made], f"memfit plan {target}")
     if not made.fits:
-        from memfit.api import does_not_fit
+        from memfit.plan.advice import does_not_fit
 
         if not as_json:
             print(text)

@@ -18,11 +18,10 @@ def planned(
 ) -> Plan:
     """The plan of a file, or the one made for the budget (which may say that nothing fits). Raises UsageError."""
     from memfit.jobs.targets import parse_settings
-    from memfit.monitor.rates import ensure_rates
     from memfit.plan import make_plan, read_plan
     from memfit.plan.files import check_belongs
     from memfit.recipes import load
-    from memfit.train.weights import barred_strategies
+    from memfit.train.probing import barred_strategies
 
     job = load(target, parse_settings(settings))
     if plan_file is not None:
@@ -32,7 +31,6 @@ def planned(
         made = read_plan(plan_file)
         check_belongs(made, model_hash(fake_job(job, FakeWorld()).model))
         return made
-    ensure_rates()
     barred, notes = barred_strategies(job)
     return make_plan(job, budget=budget, device=device, host_budget=host_budget, fidelity=fidelity, target=target,
                      barred=barred, notes=notes, want_largest_batch=largest_batch)

@@ -13,10 +13,8 @@ from torch import nn
 
 from memfit.core.strategy import Undo
 
-Forward = Callable[..., Any]
 
-
-def override_forward(module: nn.Module, function: Forward, undo: Undo, **settings: Any) -> None:
+def override_forward(module: nn.Module, function: Callable[..., Any], undo: Undo, **settings: Any) -> None:
     """Make `module.forward(*args)` mean `function(module, previous, *args, **settings)`.
 
     `function` must be importable by name (no lambda, no closure), so that the module can be pickled and deep-copied;
@@ -29,7 +27,7 @@ def override_forward(module: nn.Module, function: Forward, undo: Undo, **setting
     undo.push(partial(_remove, module, layer))
 
 
-def call_forward(module: nn.Module, previous: Forward | None, *args: Any, **kwargs: Any) -> Any:
+def call_forward(module: nn.Module, previous: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
     """The forward below an override: the instance's own earlier one, or the class's."""
     if previous is not None:
         return previous(*args, **kwargs)
@@ -45,12 +43,13 @@ def _remove(module: nn.Module, layer: partial[Any]) -> None:
         return
     while isinstance(top, partial) and len(top.args) == 2:
         if top.args[1] is layer:
-            top.__setstate__((top.func, (module, below), top.keywords, top.__dict__))
+            relink: Any = top.__setstate__  # pyright: ignore[reportAttributeAccessIssue]
+            relink((top.func, (module, below), top.keywords, top.__dict__))
             return
         top = top.args[1]
 
 
-def _set(module: nn.Module, forward: Forward | None) -> None:
+def _set(module: nn.Module, forward: Callable[..., Any] | None) -> None:
     if forward is None:
         del module.__dict__["forward"]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -11,10 +12,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from memfit.hooks.batchnorm import frozen_statistics, keeps_statistics
-from memfit.hooks.forward import Forward, call_forward
+from memfit.hooks.forward import call_forward
 
 
-def recomputed(module: nn.Module, previous: Forward | None, *args: Any, **kwargs: Any) -> Any:
+def recomputed(module: nn.Module, previous: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
     """Run the module keeping only its inputs, and run it again when backward needs what it saved.
 
     Bitwise: the same random numbers (dropout), autocast state and batch statistics; running statistics move once.
@@ -28,7 +29,7 @@ def recomputed(module: nn.Module, previous: Forward | None, *args: Any, **kwargs
         context_fn=partial(_contexts, module) if moving else noop_context_fn)
 
 
-def _with_keywords(module: nn.Module, previous: Forward | None, kwargs: dict[str, Any], *args: Any) -> Any:
+def _with_keywords(module: nn.Module, previous: Callable[..., Any] | None, kwargs: dict[str, Any], *args: Any) -> Any:
     return call_forward(module, previous, *args, **kwargs)  # keywords stay ours: `checkpoint` has names of its own
 
 

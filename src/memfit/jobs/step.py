@@ -66,7 +66,7 @@ def run_step(
     if parts is None:
         parts = batches.split(batch, job.rules.micro_batches)
     shares, left_out = _shares(job, parts)
-    optimizer = job.optimizer
+    optimizer, scheduler = job.optimizer, job.scheduler  # made before the first step: a scheduler sets its rate
     if job.zero_grad == "before_forward":
         optimizer.zero_grad(set_to_none=True)
     total: torch.Tensor | None = None
@@ -85,7 +85,7 @@ def run_step(
         del loss
     assert total is not None
     on_phase("optimizer", len(parts) - 1)
-    norm = _finish(job, optimizer, on_gradients)
+    norm = _finish(job, optimizer, scheduler, on_gradients)
     return StepResult(total, norm, len(shares), left_out)
 
 
@@ -118,7 +118,7 @@ def _shares(job: Job, parts: Sequence[Any]) -> tuple[list[tuple[int, float]], in
 
 
 def _finish(
-    job: Job, optimizer: torch.optim.Optimizer, on_gradients: Callable[[], None] | None
+    job: Job, optimizer: torch.optim.Optimizer, scheduler: Any, on_gradients: Callable[[], None] | None
 ) -> torch.Tensor | None:
     norm = None
     if on_gradients is not None:
@@ -127,8 +127,8 @@ def _finish(
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, job.clip_norm)
     optimizer.step()
-    if job.scheduler is not None:
-        job.scheduler.step()
+    if scheduler is not None:
+        scheduler.step()
     if job.zero_grad == "after_step":
         optimizer.zero_grad(set_to_none=True)
     return norm

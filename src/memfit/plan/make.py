@@ -21,7 +21,6 @@ from memfit.core.results import (
 )
 from memfit.core.strategy import Choice
 from memfit.core.units import is_share, parse_size
-from memfit.hardware import find_device
 from memfit.jobs import Job
 from memfit.jobs.identity import model_hash
 from memfit.plan.explore import Candidate, Explorer
@@ -29,6 +28,7 @@ from memfit.plan.free import free_bytes
 from memfit.plan.largest import largest_batch
 from memfit.plan.reasons import left_out, spared, why
 from memfit.plan.search import Point, fastest, frontier, points, smallest
+from memfit.plan.target import target_device
 from memfit.plan.variants import variants
 from memfit.simulate import simulate
 from memfit.strategies.exact.checkpoint import unfit
@@ -37,7 +37,7 @@ from memfit.strategies.exact.checkpoint import unfit
 def estimate_job(job: Job, *, device: str | Device | None = None, choices: Sequence[Choice] = (), target: str = "") -> Estimate:
     """What a training step needs on a device; nothing runs. Raises Untraceable if the step cannot be traced."""
     began = time.perf_counter()
-    where = device if isinstance(device, Device) else find_device(device)
+    where = target_device(device)
     explorer = Explorer(job, where)
     candidate = explorer.candidate(choices)
     if isinstance(candidate, str):
@@ -69,7 +69,7 @@ def make_plan(
     """
     began = time.perf_counter()
     allowed = Fidelity.parse(fidelity)
-    where = device if isinstance(device, Device) else find_device(device)
+    where = target_device(device)
     if budget is not None and not is_share(budget):
         parse_size(budget)  # a bad size is told before the work, not after
     explorer = Explorer(job, where)

@@ -99,9 +99,11 @@ def _bert_config(
 def _gpt_config(seq: int, vocab: int, dropout: float, *, hidden: int, layers: int, heads: int) -> GPT2Config:
     making.whole(seq=seq, vocab=vocab)
     making.fraction(dropout=dropout)
-    return GPT2Config(
+    config = GPT2Config(
         vocab_size=vocab, n_embd=hidden, n_layer=layers, n_head=heads, n_positions=max(seq, 1024), use_cache=False,
         bos_token_id=None, eos_token_id=None, resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout)
+    config.loss_type = "ForCausalLM"  # what the model takes anyway, with a warning that it was not told
+    return config
 
 
 def _bert(

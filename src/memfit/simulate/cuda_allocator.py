@@ -1,7 +1,8 @@
 """PyTorch's CUDA caching allocator: the same choice of blocks and segments, without a device.
 
 Rounding, pools, best fit, splitting, merging, segments and the order of attempts on a full device follow
-`c10/cuda/CUDACachingAllocator.cpp` (torch 2.4 to 2.14). Replaying public traces gives every address and segment.
+`c10/cuda/CUDACachingAllocator.cpp`. Every address, segment and statistic is that of the real allocator: in public
+traces (torch 2.4 to 2.11), and on random requests to torch 2.11, 2.12 and 2.14 with memory running out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class CachingAllocator:
 
     `total_bytes`, the card's memory, is what the memory fraction is taken of and sizes the address space of
     expandable segments; it defaults to the capacity. `place(size, stream)` gives addresses of new segments.
-    `ties` is the rule of the PyTorch version, by default the newest. With `record`, events go to `log`, stamped with `now_us`, which the caller moves on.
+    `ties` is the rule of the PyTorch version, by default the newest. With `record`, events go to `log`, stamped with
+    `now_us`, which the caller moves on.
     """
 
     def __init__(self, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None, *,
@@ -33,15 +35,18 @@ class CachingAllocator:
         self.segments: dict[int, Block] = {}  # address to first block
         self.log: list[LogEntry] | None = [] if record else None
         self.now_us = 0
-        self.limit_bytes, self.fraction_bytes = _limits(settings, capacity_bytes, total_bytes)
+        total_bytes = total_bytes or capacity_bytes
+        self.limit_bytes = UNLIMITED if capacity_bytes is None else capacity_bytes
+        self.fraction_bytes = settings.fraction_bytes(total_bytes)
         self.pools: dict[int, FreeBlocks] = {}  # by stream << 1 | small
         self.ties = ties
+        self._blocks_have_order = ties is Ties.OLDEST_BLOCK
         self._made = 0  # segments or blocks so far, where their order counts
         self.searches = 0  # of the large pool, counted only where garbage collection is on
         self.place = place or TopDown()
         self._pending = PendingEvents()
         self._peak: Fragmentation | None = None  # None while the newest peak is still the present moment
-        self.expandable = ExpandableSegments(self, self.place, total_bytes or capacity_bytes)
+        self.expandable = ExpandableSegments(self, self.place, total_bytes)
         self._divisions = any(settings.roundup_power2_divisions)
         self._plain_search = settings.max_split_bytes == UNLIMITED and not (
             settings.expandable_segments or self.collects_garbage)
@@ -122,7 +127,7 @@ class CachingAllocator:
                              sum(len(pool.keys) for pool in pools))
 
     def fragmentation_at_peak(self) -> Fragmentation:
-        """The same at the moment when `peak_allocated_bytes` was reached (the last such moment)."""
+        """The same at the moment when `peak_allocated_bytes` was first reached."""
         return self._peak or self.fragmentation()
 
     def pool(self, stream: int, small: bool) -> FreeBlocks:
@@ -166,7 +171,7 @@ class CachingAllocator:
             split = rest > SMALL_LIMIT and rounded < self.settings.max_split_bytes
         if split:
             remainder = block.cut(rounded)
-            if self.ties is Ties.OLDEST_BLOCK:
+            if self._blocks_have_order:
                 block.order = self.split_order(block.order)
             remainder.cached_at = self.searches
             pool.insert(remainder)
@@ -237,9 +242,7 @@ class CachingAllocator:
 
     def split_order(self, inherited: int) -> int:
         """The order of the new one of two blocks after a split."""
-        if self.ties is not Ties.OLDEST_BLOCK:
-            return inherited
-        return self.segment_order()
+        return self.segment_order() if self._blocks_have_order else inherited
 
     def count_reserved(self, change: int) -> None:
         """Segments or pages came (positive) or went."""
@@ -258,12 +261,3 @@ class CachingAllocator:
         """Write an event down, where a log is kept."""
         if self.log is not None:
             self.log.append(LogEntry(action, address, size, stream, tag, self.now_us))
-
-
-def _limits(settings: AllocatorSettings, capacity_bytes: int | None, total_bytes: int | None) -> tuple[int, int]:
-    """What segments may take in all: for the device, and for the memory fraction."""
-    capacity = UNLIMITED if capacity_bytes is None else capacity_bytes
-    total = total_bytes if total_bytes is not None else capacity_bytes
-    if settings.memory_fraction is None or total is None:
-        return capacity, UNLIMITED
-    return capacity, int(settings.memory_fraction * total)

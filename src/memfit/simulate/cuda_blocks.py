@@ -16,16 +16,18 @@ class Ties(Enum):
 
     LOWEST_ADDRESS = "lowest address"  # up to 2.11
     OLDEST_BLOCK = "oldest block"  # 2.12; a block is made by a split, or with its segment
-    OLDEST_SEGMENT = "oldest segment"  # since 2.13; then the lowest address in it
+    OLDEST_SEGMENT = "oldest segment"  # 2.14, then the lowest address in it; taken for 2.13, which was not checked
 
     @classmethod
     def of_version(cls, torch_version: str) -> Ties:
         """The rule of a version such as `2.11.0+cu130`; the newest for one that is not understood."""
         numbers = re.match(r"(\d+)\.(\d+)", torch_version)
-        version = (int(numbers[1]), int(numbers[2])) if numbers else (99, 0)
-        if version <= (2, 11):
+        if numbers is None:
+            return cls.OLDEST_SEGMENT
+        major, minor = int(numbers[1]), int(numbers[2])
+        if (major, minor) <= (2, 11):
             return cls.LOWEST_ADDRESS
-        return cls.OLDEST_BLOCK if version == (2, 12) else cls.OLDEST_SEGMENT
+        return cls.OLDEST_BLOCK if (major, minor) == (2, 12) else cls.OLDEST_SEGMENT
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +91,8 @@ class Block:
     `free`: in `owner`'s ordered set. Neither `free` nor `allocated`: waiting for other streams, or not mapped.
     """
 
-    __slots__ = ("address", "size", "owner", "requested", "prev", "next", "free", "allocated", "mapped", "range",
-                 "order", "streams", "events", "cached_at", "tag")
+    __slots__ = ("address", "allocated", "cached_at", "events", "free", "mapped", "next", "order", "owner", "prev",
+                 "range", "requested", "size", "streams", "tag")
 
     def __init__(self, address: int, size: int, owner: FreeBlocks, order: int = 0, prev: Block | None = None,
                  range: Range | None = None) -> None:

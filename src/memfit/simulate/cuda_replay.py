@@ -10,30 +10,11 @@ from memfit.simulate.cuda_allocator import CachingAllocator
 from memfit.simulate.cuda_blocks import Block, Ties
 from memfit.simulate.cuda_expandable import unmap
 from memfit.simulate.cuda_log import LogEntry
-from memfit.simulate.cuda_settings import SMALL_LIMIT, SMALL_SEGMENT, AllocatorSettings
-from memfit.simulate.snapshots import INACTIVE, Snapshot, SnapshotEvent
+from memfit.simulate.cuda_settings import AllocatorSettings
+from memfit.simulate.cuda_start import adopt, contradiction, recorded_events, starting_state
+from memfit.simulate.snapshots import Snapshot, SnapshotEvent
 
 _GROWTH = ("segment_alloc", "segment_map")
-
-
-@dataclass(frozen=True, slots=True)
-class LiveBlock:
-    """A block in use before the trace starts."""
-
-    address: int
-    size: int
-    requested: int
-
-
-@dataclass(frozen=True, slots=True)
-class StartSegment:
-    """A segment that exists before the trace starts."""
-
-    address: int
-    size: int
-    stream: int
-    small: bool
-    live: tuple[LiveBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +22,8 @@ class Replay:
     """How far prediction and record agree; the replay stops at the first difference ("" if there is none).
 
     `placed` of `allocations` got the recorded address; `sized` of `segments` (or mapped ranges) the recorded address
-    and size, under the rule `allocator.ties`. `allocator` is left in the state after the last event; its peaks are those of the trace.
+    and size, under the rule `allocator.ties`. `allocator` is left in the state after the last event; its peaks are
+    those of the trace.
     """
 
     allocations: int
@@ -52,55 +34,14 @@ class Replay:
     allocator: CachingAllocator
 
 
-def starting_state(snapshot: Snapshot, device: int, settings: AllocatorSettings) -> list[StartSegment]:
-    """Undo the trace from its end. Raises UsageError where the trace and the segments contradict each other."""
-    segments = {segment.address: (segment.size, segment.stream, segment.small)
-                for segment in snapshot.segments if segment.device == device and not segment.expandable}
-    live: dict[int, tuple[int | None, int]] = {
-        block.address: (block.size, block.requested) for segment in snapshot.segments if segment.device == device
-        for block in segment.blocks if block.state != INACTIVE}
-    for event in reversed(_trace(snapshot, device)):
-        if event.action == "alloc":
-            if live.pop(event.address, None) is None:
-                raise _contradiction(f"an allocation at {event.address:#x} that is not there")
-        elif event.action == "free_completed":
-            live[event.address] = (None, event.size)
-        elif event.action == "segment_alloc":
-            segments.pop(event.address, None)
-        elif event.action == "segment_free":
-            segments[event.address] = (event.size, event.stream, event.size == SMALL_SEGMENT)
-    return _with_blocks(segments, live, settings)
-
-
-def adopt(allocator: CachingAllocator, segment: StartSegment) -> list[Block]:
-    """Give the allocator a segment that exists already; its live blocks, in order of address."""
-    block = allocator.add_segment(allocator.pool(segment.stream, segment.small), segment.address, segment.size)
-    adopted: list[Block] = []
-    for live in segment.live:
-        if live.address > block.address:
-            gap, block = block, block.cut(live.address - block.address)
-            gap.owner.insert(gap)
-        rest = block.cut(live.size) if live.size < block.size else None
-        allocator.count_allocated(block, live.requested)
-        adopted.append(block)
-        if rest is None:
-            break
-        block = rest
-    if not block.allocated:
-        block.owner.insert(block)
-    if adopted:
-        allocator.stats.inactive_split_bytes += segment.size - sum(live.size for live in segment.live)
-    return adopted
-
-
 def replay(snapshot: Snapshot, device: int = 0, settings: AllocatorSettings | None = None,
            ties: Ties | None = None) -> Replay:
     """Run the recorded requests of a device through the simulated allocator and compare every placement.
 
     `settings` default to the recorded ones. Without `ties`, the rules of all versions are tried and the result of the
-    one that agrees longest is given, as a snapshot does not say which version wrote it. Memory that the driver took back in the record is given back at the same
-    moment. Raises UsageError where the trace starts amid expandable segments (where their address space begins is not
-    in a snapshot) and where it contradicts its segments.
+    one that agrees longest is given, as a snapshot does not say which version wrote it. Memory that the driver took
+    back in the record is given back at the same moment. Raises UsageError where the trace starts amid expandable
+    segments (where their address space begins is not in a snapshot) and where it contradicts its segments.
     """
     if any(segment.expandable for segment in snapshot.segments) and _starts_amid(snapshot, device):
         raise UsageError("the trace starts after expandable segments were made, so it cannot be replayed",
@@ -119,7 +60,7 @@ def replay(snapshot: Snapshot, device: int = 0, settings: AllocatorSettings | No
 
 class _Replayer:
     def __init__(self, snapshot: Snapshot, device: int, settings: AllocatorSettings, ties: Ties) -> None:
-        self.events = _trace(snapshot, device)
+        self.events = recorded_events(snapshot, device)
         self.allocator = CachingAllocator(settings, record=True, place=self._place, ties=ties)
         self.log: list[LogEntry] = self.allocator.log or []
         self.allocator.log = self.log
@@ -172,7 +113,7 @@ class _Replayer:
     def _free(self, index: int, event: SnapshotEvent) -> None:
         block = self.at.get(event.address)
         if block is None:
-            raise _contradiction(f"a free at {event.address:#x}, where nothing is allocated")
+            raise contradiction(f"a free at {event.address:#x}, where nothing is allocated")
         following = self.events[index + 1] if index + 1 < len(self.events) else None
         if following is None or following.action != "free_completed" or following.address != event.address:
             self.allocator.record_stream(block, -1 - event.address)  # waits for a stream of its own
@@ -204,50 +145,10 @@ class _Replayer:
         return next((event.address for event in self.growth if event.address not in self.allocator.segments), 0)
 
 
-def _trace(snapshot: Snapshot, device: int) -> tuple[SnapshotEvent, ...]:
-    return snapshot.traces[device] if device < len(snapshot.traces) else ()
-
-
 def _starts_amid(snapshot: Snapshot, device: int) -> bool:
-    mapped = sum(event.size if event.action == "segment_map" else -event.size for event in _trace(snapshot, device)
-                 if event.action in ("segment_map", "segment_unmap"))
+    signs = {"segment_map": 1, "segment_unmap": -1}
+    mapped = sum(signs.get(event.action, 0) * event.size for event in recorded_events(snapshot, device))
     return mapped != sum(s.size for s in snapshot.segments if s.expandable and s.device == device)
-
-
-def _with_blocks(segments: dict[int, tuple[int, int, bool]], live: dict[int, tuple[int | None, int]],
-                 settings: AllocatorSettings) -> list[StartSegment]:
-    addresses, found = sorted(live), list[StartSegment]()
-    position = 0
-    for start in sorted(segments):
-        size, stream, small = segments[start]
-        first = position
-        while position < len(addresses) and addresses[position] < start + size:
-            position += 1
-        inside = addresses[first:position]
-        blocks = tuple(_block(address, live[address], follower, settings)
-                       for address, follower in zip(inside, [*inside[1:], start + size], strict=False))
-        found.append(StartSegment(start, size, stream, small, blocks))
-    if position != len(addresses):
-        raise _contradiction(f"a block at {addresses[position]:#x} that is in no segment")
-    return found
-
-
-def _block(address: int, known: tuple[int | None, int], follower: int, settings: AllocatorSettings) -> LiveBlock:
-    """A block's size: recorded, else rounded from the request. A gap too small to split off belongs to it."""
-    size, requested = known
-    room = follower - address
-    if size is None:
-        size = settings.rounded(requested)
-        if size > SMALL_LIMIT and room - size <= SMALL_LIMIT:
-            size = max(room, size)
-    if size > room:
-        raise _contradiction(f"a block at {address:#x} that does not fit before {follower:#x}")
-    return LiveBlock(address, size, requested)
-
-
-def _contradiction(what: str) -> UsageError:
-    return UsageError(f"the trace contradicts its segments: {what}",
-                      "record the trace again; snapshot and trace must come from one moment")
 
 
 def _key(entry: LogEntry | SnapshotEvent) -> tuple[str, int, int]:

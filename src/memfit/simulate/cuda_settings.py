@@ -70,6 +70,12 @@ class AllocatorSettings:
             return -(-size // step) * step
         return (size + MIN_BLOCK - 1) & -MIN_BLOCK
 
+    def fraction_bytes(self, total_bytes: int | None) -> int:
+        """What segments may take in all, of a card with `total_bytes`, under the memory fraction."""
+        if self.memory_fraction is None or total_bytes is None:
+            return UNLIMITED
+        return int(self.memory_fraction * total_bytes)
+
     def segment_bytes(self, rounded: int) -> int:
         """Bytes asked from the driver for a block of `rounded` bytes."""
         if rounded <= SMALL_LIMIT:

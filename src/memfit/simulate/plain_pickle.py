@@ -136,8 +136,10 @@ class _Reader:
             target.extend(items)
             return
         keys = items[::2]
-        if type(target) is not dict or not all(type(key) is str for key in keys):
+        if type(target) is not dict:
             _broken()
+        if not all(type(key) is str for key in keys):
+            raise NotPlain(f"byte {self.position - 1} sets a key of a dict that is not text")
         target.update(zip(keys, items[1::2], strict=True))
 
     def _container(self, new: Any) -> None:

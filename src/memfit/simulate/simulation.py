@@ -37,11 +37,12 @@ def simulate(trace: Trace, device: Device) -> Simulation:
         raise UsageError(f"predictions for {device.name} ({device.kind}) are not available yet", "use --device cpu")
     peak_bytes, event = peak_of(trace)
     alive = alive_at(trace, event)
+    at_peak = _at_peak(trace, event, alive)
     return Simulation(
         peak=_cpu_peak(peak_bytes),
-        at_peak=_at_peak(trace, event, alive),
+        at_peak=at_peak,
         largest=_largest(trace, alive),
-        timeline=timeline(trace, event, peak_bytes),
+        timeline=timeline(trace, event, peak_bytes, at_peak),
         step_s=step_seconds(trace, device),
         peak_event=event,
     )
@@ -109,7 +110,7 @@ def _largest(trace: Trace, alive: Sequence[int]) -> tuple[LargeTensor, ...]:
     return tuple(LargeTensor(s.nbytes, s.shape, s.dtype, s.module, s.op, s.category) for s in found)
 
 
-def timeline(trace: Trace, peak_event: int, peak_bytes: int) -> Timeline:
+def timeline(trace: Trace, peak_event: int, peak_bytes: int, at_peak: AtPeak) -> Timeline:
     """Bytes by category over the step, thinned to at most about 600 points, the peak among them."""
     totals = dict.fromkeys(CATEGORIES, 0)
     for storage in trace.storages[: trace.resident]:
@@ -126,4 +127,4 @@ def timeline(trace: Trace, peak_event: int, peak_bytes: int) -> Timeline:
             scratch = trace.ops[index].scratch_bytes if kind == Kind.OP and position == peak_event else 0
             rows.append((*tuple(totals.values())[:-1], totals["workspace"] + scratch))
     columns = {name: tuple(row[place] for row in rows) for place, name in enumerate(totals)}
-    return Timeline(tuple(xs), columns, trace.phases, max(0, peak_event + 1), peak_bytes)
+    return Timeline(tuple(xs), columns, trace.phases, max(0, peak_event + 1), peak_bytes, at_peak)

@@ -107,13 +107,13 @@ def parse_snapshot(content: Any) -> Snapshot:
         content = {"segments": content}
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
         raise NotPlain("it holds no list of segments")
-    part = "segment"
+    part = "a segment"
     try:
         segments = tuple(_segment(entry) for entry in content["segments"])
-        part = "event"
+        part = "an event"
         traces = tuple(tuple(_event(entry) for entry in trace) for trace in content.get("device_traces") or ())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotPlain(f"{part} with a wrong or missing field ({error})") from None
+        raise NotPlain(f"it holds {part} with a wrong or missing field ({error})") from None
     settings = content.get("allocator_settings")
     return Snapshot(segments, traces, settings if isinstance(settings, dict) else {})
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from memfit.core.trace import CATEGORIES, Kind
 from memfit.jobs import Job, batches
-from memfit.trace.recorder import Recording, RecordingMode
+from memfit.trace.recording import Recording
 
 
-def categorise(fake: Job, mode: RecordingMode, recording: Recording, gradients: set[int]) -> list[str]:
+def categorise(fake: Job, recording: Recording, gradients: set[int]) -> list[str]:
     """A category for every storage of the recording, while the step's survivors are still alive."""
-    states = {mode.adopt(tensor) for state in fake.optimizer.state.values() for tensor in batches.tensors(state)}
+    states = {recording.index_of(tensor) for state in fake.optimizer.state.values() for tensor in batches.tensors(state)}
     outlive = _outliving_forward(recording)
     return [_category(index, row, gradients, states, outlive) for index, row in enumerate(recording.storages)]
 
@@ -24,19 +24,20 @@ def _outliving_forward(recording: Recording) -> set[int]:
             outlive |= alive
             alive.clear()
             ends.pop(0)
-        if kind == Kind.BIRTH and recording.storages[index][1] == "forward":
-            alive.add(index)
+        if kind == Kind.BIRTH:
+            if recording.storages[index][1] == "forward":
+                alive.add(index)
         elif kind == Kind.DEATH:
             alive.discard(index)
     return outlive
 
 
 def _category(index: int, row: list[object], gradients: set[int], states: set[int], outlive: set[int]) -> str:
-    module, resident = row[2], row[6]
+    hint, resident = row[2], row[6]
     if index in gradients:
         return "gradients"
     if index in states:
         return "optimizer_state"
     if resident:
-        return str(module) if module in CATEGORIES else "inputs"
+        return str(hint) if hint in CATEGORIES else "inputs"
     return "activations" if index in outlive else "temporaries"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,8 @@ from torch.overrides import TorchFunctionMode
 from memfit.core.errors import MemfitError, Untraceable
 from memfit.jobs import Job, batches
 from memfit.jobs.job import check_optimizer, make_optimizer
+from memfit.trace import values
+from memfit.trace.building import converting, random_states_kept
 from memfit.trace.recorder import RecordingMode
 
 
@@ -38,7 +39,7 @@ class FakeWorld:
         if isinstance(real, nn.Parameter):
             return nn.Parameter(fake, requires_grad=real.requires_grad)
         if not real.is_floating_point():
-            self.mode.remember_value(fake, real)
+            values.keep(fake, real)
         return fake.requires_grad_(real.requires_grad) if real.requires_grad else fake
 
     def _base(self, real: torch.Tensor) -> torch.Tensor:
@@ -52,6 +53,12 @@ class FakeWorld:
         if base.dtype != real.dtype:
             return base.view(real.dtype)
         return base
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Inside, tensors that are made are fake, modules can be converted (`.half()`), and random states are kept."""
+        with random_states_kept(), converting(), self.mode:
+            yield
 
     def copy(self, thing: Any, memo: dict[int, Any]) -> Any:
         """A deep copy in which every tensor is fake; `memo` carries what was copied before."""
@@ -79,7 +86,7 @@ def fake_job(job: Job, world: FakeWorld) -> Job:
     """The job over fake tensors. A model or optimizer given as a function is made fake; live ones are mirrored
     without copying their memory. Raises Untraceable if the model can neither be built nor copied fake."""
     memo: dict[int, Any] = {}
-    with world.mode, _random_states_kept():
+    with world.building():
         model = _fake_model(job, world, memo)
         optimizer = _fake_optimizer(job, world, model, memo)
         batch = batches.map_tensors(job.batch, world.tensor)
@@ -126,17 +133,6 @@ def _fake_optimizer(job: Job, world: FakeWorld, model: nn.Module, memo: dict[int
     if isinstance(job.model_source, nn.Module):
         check_optimizer(job.model_source, source)
     return world.copy(source, memo)
-
-
-@contextmanager
-def _random_states_kept() -> Iterator[None]:
-    """Building a model may seed generators; the user's are as before afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        state = random.getstate()
-        try:
-            yield
-        finally:
-            random.setstate(state)
 
 
 def _first_line(error: Exception) -> str:

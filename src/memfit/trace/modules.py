@@ -23,12 +23,10 @@ class ModuleStack:
         self.calls: list[ModuleCall] = []
         self._handles: list[Any] = []
         for path, module in model.named_modules():
-            self._handles.append(module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
-            self._handles.append(module.register_forward_hook(self._leave(path), with_kwargs=True, always_call=True))
-
-    def path(self) -> str:
-        """Path of the innermost running module; empty outside of any."""
-        return self._stack[-1][0] if self._stack else ""
+            if not isinstance(module, torch.jit.ScriptModule):  # takes no such hooks
+                self._handles.append(module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
+                self._handles.append(
+                    module.register_forward_hook(self._leave(path), with_kwargs=True, always_call=True))
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -39,6 +37,7 @@ class ModuleStack:
             recording = self._mode.recording
             position = len(recording.events) if recording else 0
             self._stack.append((path, position, self._storages((args, kwargs))))
+            self._mode.module = path
 
         return hook
 
@@ -50,27 +49,31 @@ class ModuleStack:
                     break
             else:
                 return
+            self._mode.module = self._stack[-1][0] if self._stack else ""
             recording = self._mode.recording
-            if recording is not None and self._mode.phase == "forward":
+            if recording is not None and recording.phase == "forward":
                 self.calls.append(ModuleCall(path, start, len(recording.events), inputs, self._storages(output),
                                              len(self._stack)))
 
         return hook
 
     def _storages(self, tree: Any) -> tuple[int, ...]:
-        if self._mode.recording is None or self._mode.phase != "forward":
+        recording = self._mode.recording
+        if recording is None or recording.phase != "forward":
             return ()
-        return tuple({self._mode.adopt(tensor): None for tensor in batches.tensors(tree)
-                      if isinstance(tensor, torch.Tensor)})
+        return tuple({recording.index_of(tensor): None for tensor in batches.tensors(tree)
+                      if tensor.layout == torch.strided})
 
 
 @contextmanager
 def module_stack(model: nn.Module, mode: RecordingMode) -> Iterator[ModuleStack]:
     """Watch the model's module calls while inside."""
     stack = ModuleStack(model, mode)
-    mode.module_of = stack.path
+    mode.owners = {id(parameter): path for path, module in model.named_modules()
+                   for parameter in module._parameters.values() if parameter is not None}
     try:
         yield stack
     finally:
-        mode.module_of = lambda: ""
+        mode.module = ""
+        mode.owners = {}
         stack.remove()

@@ -12,13 +12,15 @@ from memfit.trace.kernels import scratch_function
 
 aten: Any = torch.ops.aten
 _QUIET = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
+_RESHAPING = {"set_", "resize_", "resize_as_"}
 _Key = torch._C.DispatchKey
 
 
 class Facts:
-    """Facts about one operator overload. `quiet` operators move no data and own no storage."""
+    """Facts about one operator overload. `quiet` operators move no data and own no storage; `by_shape`: shapes decide
+    what it gives."""
 
-    __slots__ = ("counts_flops", "decomposes", "mutable", "name", "quiet", "random", "scratch", "shape_from_values")
+    __slots__ = ("by_shape", "counts_flops", "decomposes", "mutable", "name", "quiet", "random", "scratch", "shape_from_values")
 
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)
@@ -29,6 +31,7 @@ class Facts:
         self.quiet: bool = func in _QUIET
         self.random: bool = torch.Tag.nondeterministic_seeded in tags
         self.shape_from_values: bool = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+        self.by_shape: bool = torch.Tag.inplace_view not in tags and self.name not in _RESHAPING
         self.decomposes: bool = _decomposes(func)
         self.counts_flops: Callable[..., Any] | None = flop_registry.get(packet)
         self.scratch: Callable[..., int] | None = scratch_function(func)

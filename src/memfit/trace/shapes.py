@@ -90,6 +90,7 @@ def outcome_of(args: Any, kwargs: Any, out: Any, small_limit: int) -> Outcome | 
     single = not isinstance(out, (list, tuple))
     specs: list[Any] = []
     small = False
+    storages: set[int] = set()
     for value in (out,) if single else out:
         if value is None:
             specs.append(None)
@@ -97,6 +98,10 @@ def outcome_of(args: Any, kwargs: Any, out: Any, small_limit: int) -> Outcome | 
             spec = _spec(value, args, kwargs)
             if spec is NotImplemented:
                 return None
+            if type(spec) is tuple and spec[-1] < 0:
+                if value.untyped_storage()._cdata in storages:
+                    return None  # two outputs in one storage
+                storages.add(value.untyped_storage()._cdata)
             specs.append(spec)
             small = small or not value.is_floating_point() or value.numel() <= small_limit
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +11,15 @@ from typing import Any
 import torch
 
 from memfit.core.errors import MemfitError, Untraceable
-from memfit.core.trace import Kind, Op, Repeat, Storage, Trace
+from memfit.core.trace import Repeat, Trace
 from memfit.jobs import Job, batches, run_step
+from memfit.trace.assemble import assemble
+from memfit.trace.building import clear_caches_holding, converting, no_collection, random_states_kept
 from memfit.trace.categories import categorise
 from memfit.trace.fakes import FakeWorld, fake_job
-from memfit.trace.modules import ModuleStack, module_stack
-from memfit.trace.recorder import Recording, RecordingMode
+from memfit.trace.modules import module_stack
+from memfit.trace.recorder import RecordingMode
+from memfit.trace.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -39,40 +41,41 @@ def trace_step(fake: Job, world: FakeWorld) -> Trace:
     """One step of a fake job (its optimizer state moves on, as in a real step)."""
     began = time.perf_counter()
     mode, recording = world.mode, Recording()
-    parts, repeat = _window(fake)
-    marks: list[int] = []
+    parts, times = _window(fake)
+    marks: list[int] = []  # where the forward of each part and the optimizer begin
 
     def on_phase(name: str, index: int) -> None:
-        if name == "forward" and repeat:
+        if name != "backward":
             marks.append(len(recording.events))
-        if name == "optimizer" and repeat:
-            marks.append(len(recording.events))
-        mode.begin_phase(name)
+        recording.begin_phase(name)
 
-    with _no_collection(), mode.record(recording):
-        mode.begin_phase("before")
-        _adopt_resident(fake, mode)
-        with module_stack(fake.model, mode) as stack, _gradients_noted(fake, mode) as gradients:
-            _run(fake, parts, mode, stack, on_phase)
-        mode.begin_phase("after")
-        categories = categorise(fake, mode, recording, gradients)
-    return _as_trace(recording, categories, stack, marks, repeat, time.perf_counter() - began, fake)
+    with no_collection(), random_states_kept(), converting(), mode.record(recording):
+        recording.begin_phase("before")
+        _adopt_resident(fake, recording)
+        buffers = _buffers(fake, recording)
+        with module_stack(fake.model, mode) as stack, _gradients_noted(fake, recording) as gradients:
+            _run(fake, parts, mode, on_phase)
+        recording.begin_phase("after")
+        categories = categorise(fake, recording, gradients)
+        strangers = _strangers(recording, categories)
+    if strangers:
+        clear_caches_holding(mode)
+    repeats = (Repeat(marks[1], marks[2], times),) if times else ()
+    return assemble(recording, categories, stack.calls, repeats, buffers, time.perf_counter() - began)
 
 
-def _run(fake: Job, parts: list[Any], mode: RecordingMode, stack: ModuleStack, on_phase: Callable[[str, int], None]) -> None:
-    batch = fake.batch
+def _run(fake: Job, parts: list[Any], mode: RecordingMode, on_phase: Callable[[str, int], None]) -> None:
     try:
         with mode:
-            run_step(fake, batch, on_phase=on_phase, parts=parts)
+            run_step(fake, fake.batch, on_phase=on_phase, parts=parts)
     except MemfitError:
         raise
     except Exception as error:
-        operator = mode.last_operator
-        where = stack.path() or mode.last_module or type(fake.model).__name__
+        where = mode.module or mode.last_module or type(fake.model).__name__
         text = str(error).strip().splitlines()
         raise Untraceable(
-            f"the step cannot be traced: {operator} in {where}: {type(error).__name__}: {text[0] if text else ''}",
-            "allow one real step to be measured instead (measure=True, or --set), or make the shape independent of values",
+            f"the step cannot be traced: {mode.last_operator} in {where}: {type(error).__name__}: {text[0] if text else ''}",
+            "allow one real step to be measured instead, or make the shape independent of values",
         ) from error
 
 
@@ -84,29 +87,41 @@ def _window(fake: Job) -> tuple[list[Any], int]:
     return [parts[0], parts[1], parts[-1]], len(parts) - 2
 
 
-def _adopt_resident(fake: Job, mode: RecordingMode) -> None:
-    with mode.silent():
-        for parameter in fake.model.parameters():
-            mode.adopt(parameter, "parameters")
-            if parameter.grad is not None:
-                mode.adopt(parameter.grad, "gradients")
-        for buffer in fake.model.buffers():
-            mode.adopt(buffer, "buffers")
-        for state in fake.optimizer.state.values():
-            for tensor in batches.tensors(state):
-                mode.adopt(tensor, "optimizer_state")
-        for tensor in batches.tensors(fake.batch):
-            mode.adopt(tensor, "inputs")
+def _adopt_resident(fake: Job, recording: Recording) -> None:
+    for parameter in fake.model.parameters():
+        recording.index_of(parameter, "parameters")
+        if parameter.grad is not None:
+            recording.index_of(parameter.grad, "gradients")
+    for buffer in fake.model.buffers():
+        recording.index_of(buffer, "buffers")
+    for state in fake.optimizer.state.values():
+        for tensor in batches.tensors(state):
+            recording.index_of(tensor, "optimizer_state")
+    for tensor in batches.tensors(fake.batch):
+        recording.index_of(tensor, "inputs")
+
+
+def _buffers(fake: Job, recording: Recording) -> dict[int, list[str]]:
+    names: dict[int, list[str]] = {}
+    for name, buffer in fake.model.named_buffers():
+        names.setdefault(recording.index_of(buffer), []).append(name)
+    return names
+
+
+def _strangers(recording: Recording, categories: list[str]) -> bool:
+    """Whether something that the step made outlives it and is neither gradient nor optimizer state."""
+    return any(not recording.storages[index][6] and categories[index] not in ("gradients", "optimizer_state")
+               for index in recording.live.values())
 
 
 @contextmanager
-def _gradients_noted(fake: Job, mode: RecordingMode) -> Iterator[set[int]]:
+def _gradients_noted(fake: Job, recording: Recording) -> Iterator[set[int]]:
     """Storages that were some parameter's gradient at any time of the step."""
     noted: set[int] = set()
 
     def note(parameter: torch.Tensor) -> None:
-        if parameter.grad is not None and mode.recording is not None:
-            noted.add(mode.adopt(parameter.grad, "gradients"))
+        if parameter.grad is not None and parameter.grad.layout == torch.strided:
+            noted.add(recording.index_of(parameter.grad, "gradients"))
 
     handles = [p.register_post_accumulate_grad_hook(note) for p in fake.model.parameters() if p.requires_grad]
     try:
@@ -114,50 +129,3 @@ def _gradients_noted(fake: Job, mode: RecordingMode) -> Iterator[set[int]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A collection in the middle would kill storages at a random place; real training has them too, rarely."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _as_trace(
-    recording: Recording, categories: list[str], stack: ModuleStack, marks: list[int], repeat: int, took_s: float, fake: Job
-) -> Trace:
-    order = sorted(range(len(recording.storages)), key=lambda i: not recording.storages[i][6])
-    place = {old: new for new, old in enumerate(order)}
-    storages = []
-    for old in order:
-        nbytes, phase, module, op, shape, dtype, _ = recording.storages[old]
-        storages.append(Storage(nbytes, categories[old], phase, module, op, shape, dtype))
-    resident = sum(1 for row in recording.storages if row[6])
-    events = tuple((kind, index if kind == Kind.OP else place[index]) for kind, index in recording.events)
-    ops = tuple(
-        Op(*row[:8], reads=tuple(place[i] for i in row[8]), writes=tuple(place[i] for i in row[9])) for row in recording.ops)
-    calls = tuple(
-        type(call)(call.path, call.start, call.stop, tuple(place[i] for i in call.inputs),
-                   tuple(place[i] for i in call.outputs), call.depth) for call in stack.calls)
-    repeats = (Repeat(marks[1], marks[2], repeat),) if repeat else ()
-    names = {old: name for name, old in _buffer_indices(fake, recording, categories)}
-    mutated = tuple(sorted(names[i] for i in recording.mutated if i in names))
-    return Trace(tuple(storages), events, ops, resident, tuple(recording.phases), calls, repeats, mutated, took_s)
-
-
-def _buffer_indices(fake: Job, recording: Recording, categories: list[str]) -> list[tuple[str, int]]:
-    buffers = [i for i, category in enumerate(categories) if category == "buffers" and recording.storages[i][6]]
-    unique: list[str] = []
-    seen: set[int] = set()
-    for name, buffer in fake.model.named_buffers():
-        key = buffer.untyped_storage()._cdata
-        if key not in seen:
-            seen.add(key)
-            unique.append(name)
-    return list(zip(unique, buffers, strict=False))

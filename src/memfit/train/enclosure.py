@@ -5,40 +5,63 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from memfit.launch import ResidentSampler, allowance, can_enforce, lift_data_limit, limit_growth
+from memfit.apply import strategies
+from memfit.launch import (
+    ResidentSampler,
+    allowance,
+    can_enforce,
+    lift_data_limit,
+    limit_growth,
+    process_memory,
+)
 from memfit.train.warm import warm_up
 
 
-@dataclass(frozen=True)
 class Enclosure:
-    """`sampler` counts resident growth from the warm process on; `limit_bytes` is the process's limit, None if none."""
+    """`limit_bytes` is the process's limit, None if there is none."""
 
-    sampler: ResidentSampler
-    limit_bytes: int | None
+    def __init__(self, sampler: ResidentSampler, limit_bytes: int | None) -> None:
+        self._sampler = sampler
+        self._growth_bytes: int | None = None
+        self.limit_bytes = limit_bytes
 
     @property
     def enforced(self) -> bool:
         return self.limit_bytes is not None
 
+    @property
+    def growth_bytes(self) -> int:
+        """Highest resident growth above the warm process, until `end`."""
+        return self._sampler.growth_bytes if self._growth_bytes is None else self._growth_bytes
+
+    def end(self) -> None:
+        """What follows (a step under the profiler, say) is not the run's: growth stays as it is, the limit is lifted."""
+        if self._growth_bytes is None:
+            self._growth_bytes = self._sampler.growth_bytes
+            lift_data_limit()
+
     def within(self, budget_bytes: int | None, peak_bytes: int) -> bool | None:
-        """Whether tensors stayed within the budget, and resident growth within its allowance."""
+        """Whether tensors stayed within the budget, and resident growth within its allowance (where it can be known)."""
         if budget_bytes is None:
             return None
-        return peak_bytes <= budget_bytes and self.sampler.growth_bytes <= allowance(budget_bytes)
+        if process_memory() is None:
+            return peak_bytes <= budget_bytes
+        return peak_bytes <= budget_bytes and self.growth_bytes <= allowance(budget_bytes)
 
 
 @contextmanager
 def enclosed(budget_bytes: int | None, *, enforce: bool) -> Iterator[Enclosure]:
     """Warm the process, note what it holds, and set the limit (if it shall and can be). What is imported must be
     imported before; what is made must be made inside."""
+    strategies()
     warm_up()
     gc.collect()
     with ResidentSampler() as sampler:
         sampler.baseline()
         limit = limit_growth(budget_bytes) if enforce and budget_bytes is not None and can_enforce() else None
+        enclosure = Enclosure(sampler, limit)
         try:
-            yield Enclosure(sampler, limit)
+            yield enclosure
         finally:
-            lift_data_limit()
+            enclosure.end()

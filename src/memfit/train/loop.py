@@ -10,7 +10,7 @@ from typing import Any
 
 from memfit.core.errors import Interrupted, UsageError
 from memfit.jobs.batches import size
-from memfit.jobs.randomness import random_state, set_random_state
+from memfit.jobs.randomness import RawState, random_state, raw_state, set_random_state, set_raw_state
 from memfit.train.checkpoints import Place, find_checkpoint, load_checkpoint, save_checkpoint
 from memfit.train.failures import NotFinite
 from memfit.train.feed import Feed
@@ -80,6 +80,7 @@ class _Loop:
         self._outcome = Outcome()
         self._place = Place()
         self._epoch_state: dict[str, Any] | None = None
+        self._before_batch: RawState | None = None
         self._saved_step = self._evaluated_step = -1
         self._saved_at = time.monotonic()
         default = None if self._feed.has_epochs else _WITHOUT_DATA
@@ -150,6 +151,7 @@ class _Loop:
             outcome.step_times_s.append(out.step_s)
         outcome.samples = size(batch)
         entry = self._entry(out)
+        self._before_batch = raw_state()
         self._log.write(**entry)
         self._report("step", steps=self._steps, **entry)
         if self._due():
@@ -199,7 +201,9 @@ class _Loop:
         return Interrupted(f"interrupted after step {self._place.step}{kept}", advice)
 
     def _not_finite(self, error: NotFinite) -> NotFinite:
-        """The state before the step is whole, and worth keeping."""
+        """The state before the step is whole, and worth keeping; its batch will be drawn again."""
+        if self._before_batch is not None:
+            set_raw_state(self._before_batch)
         self._save()
         if self._settings.out is None:
             return error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,7 @@ from memfit.jobs.weight_probe import probe_weight
 from memfit.jobs.weights import IGNORED, labels
 from memfit.monitor.step_peaks import StepPeaks
 from memfit.train.failures import NotFinite, told_to_user
+from memfit.train.step_state import StepState
 
 MICRO_BATCHES = "micro-batches"
 
@@ -86,6 +88,7 @@ class Session:
         except BaseException:
             job.weight = self._weight_before
             raise
+        self._state = StepState(job.model)
         self._peaks = StepPeaks(job) if profile_peaks else None
 
     @property
@@ -93,24 +96,31 @@ class Session:
         """Highest peak of tensor bytes of the steps so far; 0 before the first."""
         return self._peaks.highest_bytes if self._peaks is not None else 0
 
-    def step(self, batch: Any = None) -> StepOutput:
+    def step(self, batch: Any = None, *, on_gradients: Callable[[], None] | None = None) -> StepOutput:
         """Train on one batch (the job's own if none is given): split, forward and backward of each part, clip, step.
 
-        Raises UsageError for a loss that is no scalar, has no graph, or is not finite (nothing is updated then), and
-        for exceptions of the job's own code; RanOutOfMemory if memory is refused.
+        `on_gradients()` sees the window's gradients before they are clipped (those that step in backward are gone by
+        then; `job.rules.on_parameter_gradient` sees them).
+
+        Raises UsageError for a loss that is no scalar, has no graph, or is not finite, and for exceptions of the job's
+        own code; RanOutOfMemory if memory is refused. A step that fails before the optimizer's has not happened:
+        gradients, buffers and random generators are as before it.
         """
         if self._undo is None:
             raise UsageError("the session is closed", "make a new one: memfit.apply(plan, job)")
         batch = self.job.batch if batch is None else batch
         began = time.perf_counter()
+        self._state.keep()
         try:
             with told_to_user(f"step {self.steps + 1}"):
-                result, peak_bytes, profiled = self._run(batch)
-        except NotFinite:
-            self.job.optimizer.zero_grad(set_to_none=True)
-            if not _all_ignored(batch):
+                result, peak_bytes, profiled = self._run(batch, on_gradients)
+        except BaseException as error:
+            self._take_back(error)
+            if not (isinstance(error, NotFinite) and _all_ignored(batch)):
                 raise
             result, peak_bytes, profiled = None, self.peak_bytes, False
+        else:
+            self._state.done()
         self.steps += 1
         return self._output(result, peak_bytes, profiled, time.perf_counter() - began)
 
@@ -140,14 +150,19 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, batch: Any) -> tuple[StepResult, int, bool]:
-        parts = self._parts(batch)
-        if self._peaks is None:
-            return self._window(batch, parts), 0, False
-        return self._peaks.run(batch, lambda: self._window(batch, parts))
+    def _take_back(self, error: BaseException) -> None:
+        """A failed step: its frames go (they hold its activations), then its gradients, buffers and random draws."""
+        traceback.clear_frames(error.__traceback__)
+        self.job.optimizer.zero_grad(set_to_none=True)
+        self._state.put_back()
 
-    def _window(self, batch: Any, parts: list[Any]) -> StepResult:
-        return run_step(self.job, batch, parts=parts, on_loss=self._check_loss)
+    def _run(self, batch: Any, on_gradients: Callable[[], None] | None) -> tuple[StepResult, int, bool]:
+        parts = self._parts(batch)
+
+        def window() -> StepResult:
+            return run_step(self.job, batch, parts=parts, on_loss=self._check_loss, on_gradients=on_gradients)
+
+        return (window(), 0, False) if self._peaks is None else self._peaks.run(batch, window)
 
     def _parts(self, batch: Any) -> list[Any]:
         """The window's parts; a batch that cannot be split stays whole, with a note."""

@@ -19,6 +19,7 @@ from memfit.jobs import Job
 from memfit.jobs.randomness import seed_everything
 from memfit.jobs.targets import call_target
 from memfit.launch import emit, worker_main
+from memfit.monitor.measure import measure_step
 from memfit.recipes import prepare
 from memfit.train.checkpoints import find_checkpoint, run_of
 from memfit.train.enclosure import Enclosure, enclosed
@@ -41,9 +42,10 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
             make(job)
         choices = [Choice(one["name"], one.get("settings") or {}) for one in spec.get("choices") or ()]
         seed_everything(seed)
-        with Session(job, choices) as session:
+        with Session(job, choices, profile_peaks=not enclosure.enforced) as session:
             emit("ready", parameters=sum(p.numel() for p in job.model.parameters()))
-            outcome = train(session, settings, emit)
+            outcome = train(session, settings, lambda kind, **told: emit(kind, **told, growth_bytes=enclosure.growth_bytes))
+            enclosure.end()
             run = _run(spec, session, outcome, enclosure)
     return {"run": run.to_dict()}
 
@@ -61,16 +63,22 @@ def _loop_settings(spec: Mapping[str, Any]) -> LoopSettings:
 
 def _run(spec: Mapping[str, Any], session: Session, outcome: Outcome, enclosure: Enclosure) -> Run:
     budget_bytes = spec.get("budget_bytes")
+    peak_bytes = session.peak_bytes or _measured(session)
     times = outcome.step_times_s
     median_s = statistics.median(times) if times else 0.0
     return Run(
         steps=outcome.place.step, loss_first=outcome.losses[0] if outcome.losses else float("nan"),
-        loss_last=outcome.losses[-1] if outcome.losses else float("nan"), peak_bytes=session.peak_bytes,
-        rss_peak_bytes=enclosure.sampler.growth_bytes, predicted_peak_bytes=int(spec.get("predicted_peak_bytes") or 0),
-        budget_bytes=budget_bytes, within_budget=enclosure.within(budget_bytes, session.peak_bytes),
+        loss_last=outcome.losses[-1] if outcome.losses else float("nan"), peak_bytes=peak_bytes,
+        rss_peak_bytes=enclosure.growth_bytes, predicted_peak_bytes=int(spec.get("predicted_peak_bytes") or 0),
+        budget_bytes=budget_bytes, within_budget=enclosure.within(budget_bytes, peak_bytes),
         enforced=enclosure.enforced, oom_recovered=0, step_s_median=median_s,
         samples_per_s=outcome.samples / median_s if median_s else 0.0, plan=spec.get("plan") or {},
         evaluation=outcome.evaluation, notes=tuple(outcome.notes))
+
+
+def _measured(session: Session) -> int:
+    """The peak of one more step, after all is saved: under a limit the profiler would take of the run's own memory."""
+    return measure_step(session.job, session.step)
 
 
 if __name__ == "__main__":

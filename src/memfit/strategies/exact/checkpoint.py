@@ -8,15 +8,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
+from torch.nn.modules.batchnorm import _NormBase
 
 from memfit.core.device import Device
 from memfit.core.errors import UsageError
 from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.core.trace import Trace
-from memfit.hooks import override_forward, recomputed, source
-from memfit.hooks import batchnorm, forward, recompute
+from memfit.hooks import batchnorm, forward, override_forward, recompute, recomputed, source
 from memfit.jobs import Job
 from memfit.trace.segments import Segment, segments
 from memfit.trace.usage import usage
@@ -50,7 +49,7 @@ class Checkpoint:
             override_forward(module, checkpointed, undo, memfit_path=path)
 
     def code(self, settings: Settings) -> CodePart:
-        return CodePart(prelude=_PRELUDE + "\n\n\n" + source(batchnorm, forward.call_forward, recompute),
+        return CodePart(prelude=source(batchnorm, forward.call_forward, recompute),
                         setup=_SETUP.format(modules=list(settings["modules"])))
 
 
@@ -129,7 +128,8 @@ def _modules(model: nn.Module, paths: object) -> dict[str, nn.Module]:
     known = dict(model.named_modules())
     for path in paths:
         if path not in known or not path:
-            raise UsageError(f"checkpoint: the model has no module {path!r}", f"one of {', '.join(list(known)[1:9])}, ...")
+            raise UsageError(f"checkpoint: the model has no module {path!r}",
+                             f"its modules are {', '.join(list(known)[1:9])}, ...")
     return {path: known[path] for path in paths}
 
 
@@ -145,22 +145,13 @@ def _caching(model: nn.Module) -> list[Any]:
     return list(configs.values())
 
 
-_PRELUDE = """
-import functools
-from contextlib import contextmanager, nullcontext
-from functools import partial
-
-from torch import nn
-from torch.utils.checkpoint import checkpoint, noop_context_fn
-""".strip()
-
 _SETUP = """
 for module in model.modules():  # a key/value cache would be filled twice
     if getattr(getattr(module, "config", None), "use_cache", None) is True:
         module.config.use_cache = False
 for path in {modules}:
     module = model.get_submodule(path)
-    module.forward = functools.partial(recomputed, module, module.__dict__.get("forward"))
+    module.forward = partial(recomputed, module, module.__dict__.get("forward"))
 """.strip()
 
 STRATEGY = Checkpoint()

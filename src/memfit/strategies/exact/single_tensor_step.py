@@ -1,4 +1,4 @@
-"""Optimizer steps one tensor at a time: the temporaries of a multi-tensor ("foreach") step are as large as the model."""
+"""Optimizer steps one tensor at a time: a multi-tensor ("foreach") step has temporaries as large as the model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.core.trace import Trace
 from memfit.jobs import Job
 
-# Whose two forms order their operations differently: equal to rounding only (seen in tests).
-_REORDERED: frozenset[str] = frozenset()
+# Of torch's optimizers these give the same bits in both forms; the others order their operations differently.
+_SAME_BITS = frozenset({"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Rprop"})
 
 
 class SingleTensorStep:
@@ -37,7 +37,7 @@ class SingleTensorStep:
         return None
 
     def fidelity(self, job: Job, settings: Settings) -> Fidelity:
-        return Fidelity.REORDERED if type(job.optimizer).__name__ in _REORDERED else Fidelity.BITWISE
+        return Fidelity.BITWISE if type(job.optimizer).__name__ in _SAME_BITS else Fidelity.REORDERED
 
     def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
         return [{}]
@@ -45,7 +45,8 @@ class SingleTensorStep:
     def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
         groups = [group for group in job.optimizer.param_groups if "foreach" in group and not group.get("fused")]
         if not groups:
-            raise UsageError(f"single-tensor-step: {type(job.optimizer).__name__} has no multi-tensor form", "leave it out")
+            raise UsageError(f"single-tensor-step: {type(job.optimizer).__name__} has no multi-tensor form",
+                             "leave it out of the plan")
         for group in groups:
             undo.push(partial(group.__setitem__, "foreach", group["foreach"]))
             group["foreach"] = False

@@ -48,7 +48,8 @@ class Autocast:
         job.rules.contexts = [*before, partial(torch.autocast, device, dtype=_DTYPES[name])]
 
     def code(self, settings: Settings) -> CodePart:
-        return CodePart(context=f"torch.autocast(next(model.parameters()).device.type, dtype=torch.{settings['dtype']})")
+        device = "next(model.parameters()).device.type"
+        return CodePart(context=f"torch.autocast({device}, dtype=torch.{settings['dtype']})")
 
 
 STRATEGY = Autocast()

@@ -29,7 +29,8 @@ def linear_cross_entropy(
     """`F.cross_entropy(F.linear(hidden, weight, bias), target)` without the logits.
 
     `hidden` is [rows, features], `weight` [classes, features], `target` [rows] of class indices. The result is a
-    scalar, float32 or wider. Ignored rows are never projected; a mean over none is NaN with zero gradients, as in torch.
+    scalar, float32 or wider. Ignored rows are never projected; a mean over none is NaN with zero gradients,
+    as in torch.
     """
     return _LinearCrossEntropy.apply(hidden, weight, bias, target, settings)
 
@@ -49,7 +50,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        (grad,) = grad_outputs
         # In place: a copy of the head's gradient would be as large as the head. It marks the saved tensors as
         # changed, so that a second backward through this graph raises instead of being wrong.
         scaled = [None if one is None else one.mul_(grad.to(one.dtype)) for one in ctx.saved_tensors]

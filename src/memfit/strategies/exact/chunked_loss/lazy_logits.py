@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,8 @@ from memfit.strategies.exact.chunked_loss.cross_entropy import CrossEntropySetti
 class LinearCall:
     """A linear layer's call: `hidden` is [..., features]; outputs have `dtypes`, one cast after the other.
 
-    `moved`: the classes stand in dimension 1, as `F.cross_entropy` wants them, instead of last.
+    `version` is the weight's: it must still be that when the outputs are asked for. `moved`: the classes stand in
+    dimension 1, as `F.cross_entropy` wants them, instead of last.
     """
 
     hidden: torch.Tensor
@@ -26,6 +28,7 @@ class LinearCall:
     bias: torch.Tensor | None
     dtypes: tuple[torch.dtype, ...]
     rows: int
+    version: int
     moved: bool = False
 
     @property
@@ -35,6 +38,9 @@ class LinearCall:
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Hidden, weight and bias in the layer's dtype (16 bit under autocast)."""
+        if self.weight._version != self.version:
+            raise RuntimeError("these logits were not computed before the weights changed: "
+                               "use them before the optimizer steps")
         first = self.dtypes[0]
         return self.hidden.to(first), self.weight.to(first), None if self.bias is None else self.bias.to(first)
 
@@ -80,7 +86,7 @@ def lazy_linear(module: nn.Linear, previous: Any, input: torch.Tensor, *, rows: 
         return F.linear(input, module.weight, module.bias) if previous is None else previous(input)
     kind = input.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else module.weight.dtype
-    return _lazy(LinearCall(input, module.weight, module.bias, (dtype,), rows))
+    return _lazy(LinearCall(input, module.weight, module.bias, (dtype,), rows, module.weight._version))
 
 
 def materialised(lazy: LazyLogits) -> torch.Tensor:
@@ -101,18 +107,18 @@ class _Deferred(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.call = replace(call, hidden=call.hidden.detach(), weight=call.weight.detach(),
                            bias=None if call.bias is None else call.bias.detach())
-        return torch.Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
+        return torch.Tensor._make_wrapper_subclass(
             LazyLogits, call.shape, dtype=call.dtypes[-1], device=hidden.device, storage_size=0)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call = ctx.call
         leaves = [None if one is None else one.detach().requires_grad_(need) for one, need in
                   zip((call.hidden, call.weight, call.bias), ctx.needs_input_grad, strict=False)]
         with torch.enable_grad():
             full = replace(call, hidden=leaves[0], weight=leaves[1], bias=leaves[2]).compute()
         wanted = [one for one in leaves if one is not None and one.requires_grad]
-        found = iter(torch.autograd.grad(full, wanted, grad))
+        found = iter(torch.autograd.grad(full, wanted, grad_outputs))
         return (*(next(found) if one is not None and one.requires_grad else None for one in leaves), None)
 
 
@@ -132,16 +138,10 @@ def _with_hidden(lazy: LazyLogits, change: Callable[[torch.Tensor], torch.Tensor
 def _view(lazy: LazyLogits, *shape: Any) -> Any:
     if not shape or isinstance(shape[0], torch.dtype):
         return NotImplemented
-    sizes = list(shape[0]) if isinstance(shape[0], (tuple, list)) else list(shape)
-    classes = lazy.memfit_call.weight.shape[0]
-    if len(sizes) < 2 or sizes[-1] not in (classes, -1):
-        return NotImplemented
-    lead = sizes[:-1]
-    known = 1
-    for size in lead:
-        known *= abs(int(size))
-    rows = lazy.memfit_call.hidden.numel() // max(1, lazy.memfit_call.hidden.shape[-1])
-    if (sizes[-1] == -1 and known != rows) or (-1 in lead and sizes[-1] == -1):
+    *lead, last = shape[0] if isinstance(shape[0], (tuple, list)) else shape
+    rows = lazy.memfit_call.hidden.shape[:-1].numel()
+    inferred = last == -1 and -1 not in lead and math.prod(lead) == rows
+    if not lead or not (inferred or last == lazy.memfit_call.weight.shape[0]):
         return NotImplemented
     return _with_hidden(lazy, lambda hidden: hidden.reshape(*lead, hidden.shape[-1]))
 
@@ -154,31 +154,39 @@ def _flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 def _index(lazy: LazyLogits, index: Any) -> Any:
     items = index if isinstance(index, tuple) else (index,)
-    used = sum(one.dim() if isinstance(one, torch.Tensor) and one.dtype == torch.bool else 1
-               for one in items if one is not None and one is not Ellipsis)
     if any(isinstance(one, (bool, list)) for one in items) or items[-1] is None:
         return NotImplemented
-    whole = isinstance(items[-1], slice) and items[-1] == slice(None)
-    reaches_last = used >= lazy.ndim or (Ellipsis in [one for one in items if not isinstance(one, torch.Tensor)]
-                                         and items[-1] is not Ellipsis)
-    if reaches_last and not whole:
+    used = sum(_dimensions(one) for one in items)
+    open_end = any(one is Ellipsis for one in items) and items[-1] is not Ellipsis
+    takes_all = isinstance(items[-1], slice) and items[-1] == slice(None)
+    if (used >= lazy.ndim or open_end) and not takes_all:
         return NotImplemented
     return _with_hidden(lazy, lambda hidden: hidden[index])
 
 
+def _dimensions(item: Any) -> int:
+    """How many dimensions one item of an index uses up."""
+    if item is None or item is Ellipsis:
+        return 0
+    return item.dim() if isinstance(item, torch.Tensor) and item.dtype == torch.bool else 1
+
+
 def _transpose(lazy: LazyLogits, dim0: int, dim1: int) -> Any:
     places = {dim0 % lazy.ndim, dim1 % lazy.ndim}
-    if lazy.memfit_call.moved or lazy.ndim - 1 not in places:
-        return _with_hidden(lazy, lambda hidden: hidden.transpose(dim0, dim1)) if not lazy.memfit_call.moved else NotImplemented
-    return _lazy(replace(lazy.memfit_call, moved=True)) if places == {1, 2} and lazy.ndim == 3 else NotImplemented
+    if lazy.ndim - 1 not in places:
+        return _with_hidden(lazy, lambda hidden: hidden.transpose(dim0, dim1))
+    return _moved(lazy) if places == {1, 2} and lazy.ndim == 3 else NotImplemented
 
 
 def _permute(lazy: LazyLogits, *dims: Any) -> Any:
     order = [int(one) % lazy.ndim for one in (dims[0] if isinstance(dims[0], (tuple, list)) else dims)]
     if order[-1] == lazy.ndim - 1:
         return _with_hidden(lazy, lambda hidden: hidden.permute(order))
-    first = [0, lazy.ndim - 1, *range(1, lazy.ndim - 1)]
-    return _lazy(replace(lazy.memfit_call, moved=True)) if order == first and not lazy.memfit_call.moved else NotImplemented
+    return _moved(lazy) if order == [0, lazy.ndim - 1, *range(1, lazy.ndim - 1)] else NotImplemented
+
+
+def _moved(lazy: LazyLogits) -> Any:
+    return NotImplemented if lazy.memfit_call.moved else _lazy(replace(lazy.memfit_call, moved=True))
 
 
 def _cast(lazy: LazyLogits, dtype: torch.dtype) -> LazyLogits:
@@ -188,7 +196,7 @@ def _cast(lazy: LazyLogits, dtype: torch.dtype) -> LazyLogits:
 
 def _to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
     for one in (*args, *(kwargs.get(name) for name in ("dtype", "device", "other"))):
-        device = one.device if isinstance(one, torch.Tensor) else one
+        device: Any = one.device if isinstance(one, torch.Tensor) else one
         if isinstance(device, (str, torch.device)) and torch.device(device).type != lazy.device.type:
             return NotImplemented
     dtypes = [one.dtype if isinstance(one, torch.Tensor) else one for one in (*args, *kwargs.values())]
@@ -205,9 +213,10 @@ def _detach(lazy: LazyLogits) -> LazyLogits:
 def _argmax(lazy: LazyLogits, dim: int | None = None, keepdim: bool = False) -> Any:
     if dim is None or dim % lazy.ndim != lazy.ndim - 1 or lazy.memfit_call.moved:
         return NotImplemented
-    flat = lazy.memfit_call.hidden.detach().flatten(0, -2)
+    call = lazy.memfit_call
     with torch.no_grad():
-        found = [replace(lazy.memfit_call, hidden=rows).compute().argmax(-1) for rows in flat.split(lazy.memfit_call.rows)]
+        chunks = call.hidden.flatten(0, -2).split(call.rows)
+        found = [replace(call, hidden=chunk).compute().argmax(-1) for chunk in chunks]
     best = torch.cat(found).reshape(lazy.shape[:-1])
     return best.unsqueeze(-1) if keepdim else best
 
@@ -222,7 +231,8 @@ def _cross_entropy(
         return NotImplemented
     if target.shape != call.hidden.shape[:-1] or not (call.moved or lazy.ndim == 2):
         return NotImplemented
-    settings = CrossEntropySettings(call.rows, ignore_index, reduction == "mean", label_smoothing, torch.is_grad_enabled())
+    settings = CrossEntropySettings(call.rows, ignore_index, reduction == "mean", label_smoothing,
+                                    gradients=torch.is_grad_enabled())
     hidden, matrix, bias = call.operands()
     loss = linear_cross_entropy(hidden.flatten(0, -2), matrix, bias, target.flatten().long(), settings)
     wide = torch.float32 if torch.is_autocast_enabled(lazy.device.type) else call.dtypes[-1]
@@ -231,12 +241,13 @@ def _cross_entropy(
 
 _T = torch.Tensor
 
-_FACTS: set[Any] = {
-    *(getattr(_T, name).__get__ for name in (
-        "shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "layout", "is_cuda", "is_cpu", "is_meta",
-        "is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_xpu", "is_mps", "_version") if hasattr(_T, name)),
-    _T.size, _T.dim, _T.numel, _T.nelement, _T.is_floating_point, _T.is_complex, _T.element_size, _T.get_device, _T.__len__,
-    _T.__hash__, _T.untyped_storage, _T.ndimension, torch.numel, torch.is_floating_point, torch.is_complex,
+_PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "layout", "is_cuda", "is_cpu",
+               "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_xpu", "is_mps", "_version")
+
+_FACTS: set[Any] = {  # what can be said without computing
+    *(getattr(_T, name).__get__ for name in _PROPERTIES),
+    _T.__len__, _T.__hash__, _T.size, _T.dim, _T.ndimension, _T.numel, _T.nelement, _T.element_size, _T.get_device,
+    _T.is_floating_point, _T.is_complex, _T.untyped_storage, torch.numel, torch.is_floating_point, torch.is_complex,
 }
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {

@@ -31,7 +31,7 @@ class ChunkedLoss:
     conflicts: Mapping[str, str] = {}
 
     def excluded(self, job: Job, target: Device) -> str | None:
-        if any(_plain_linear(module) and module.weight.shape[0] >= LEAST_CLASSES for module in job.model.modules()):
+        if any(_is_head(module) for module in job.model.modules()):
             return None
         return f"no nn.Linear of the model has {LEAST_CLASSES} outputs or more"
 
@@ -53,30 +53,35 @@ class ChunkedLoss:
             raise UsageError(f"chunked-loss: rows is {rows!r}", "give a whole number from 1 up")
         module = dict(job.model.named_modules()).get(str(path))
         if module is None or not _plain_linear(module):
-            raise UsageError(f"chunked-loss: {path!r} is not a plain nn.Linear of the model", "name the layer that makes the logits")
+            raise UsageError(f"chunked-loss: {path!r} is not a plain nn.Linear of the model",
+                             "name the layer that makes the logits")
         override_forward(module, lazy_logits.lazy_linear, undo, rows=rows)
 
     def code(self, settings: Settings) -> CodePart:
-        return CodePart(prelude=_IMPORTS + "\n\n\n" + source(cross_entropy, lazy_logits),
+        return CodePart(prelude="from functools import partial\n" + source(cross_entropy, lazy_logits),
                         setup=_SETUP.format(path=settings["module"], rows=settings["rows"]))
 
 
 def head(job: Job, trace: Trace) -> tuple[str, int] | None:
     """Path of the linear layer whose outputs reach a log-softmax, and how many rows it gives; the widest one."""
+    modules = dict(job.model.named_modules())
     found: list[tuple[int, str, int]] = []
     for call in trace.calls:
-        module = dict(job.model.named_modules()).get(call.path)
-        if module is None or not _plain_linear(module) or module.weight.shape[0] < LEAST_CLASSES or not call.outputs:
-            continue
-        if _reaches_loss(trace, call):
-            nbytes = trace.storages[call.outputs[0]].nbytes
-            size = torch.empty(0, dtype=getattr(torch, trace.storages[call.outputs[0]].dtype)).element_size()
-            found.append((nbytes, call.path, nbytes // size // module.weight.shape[0]))
+        if call.outputs and _is_head(modules[call.path]) and _reaches_loss(trace, call):
+            made = trace.storages[call.outputs[0]]
+            elements = made.nbytes // getattr(torch, made.dtype).itemsize
+            found.append((made.nbytes, call.path, elements // made.shape[-1]))
     return max(found)[1:] if found else None
 
 
+def _is_head(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and _plain_linear(module) and module.out_features >= LEAST_CLASSES
+
+
 def _plain_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and "forward" not in module.__dict__
+    """A linear layer with the forward of `nn.Linear`: its weight and bias say all that it does."""
+    own = module.__dict__.get("forward")
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and own is None
 
 
 def _reaches_loss(trace: Trace, call: ModuleCall) -> bool:
@@ -89,19 +94,6 @@ def _reaches_loss(trace: Trace, call: ModuleCall) -> bool:
                 carried.update(op.writes)
     return False
 
-
-_IMPORTS = """
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
-
-from torch import nn
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
-from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
-from torch.utils import _pytree as pytree
-""".strip()
 
 _SETUP = """
 head = model.get_submodule({path!r})

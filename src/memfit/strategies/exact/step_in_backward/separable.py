@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -47,7 +48,9 @@ def _tried_apart(kind: type[torch.optim.Optimizer], defaults: tuple[tuple[str, o
     return all(torch.equal(one, other) for one, other in pairs)
 
 
-def _small(kind: type[torch.optim.Optimizer], defaults: dict[str, object], start: list[torch.Tensor]) -> torch.optim.Optimizer:
+def _small(
+    kind: Callable[..., torch.optim.Optimizer], defaults: dict[str, object], start: list[torch.Tensor]
+) -> torch.optim.Optimizer:
     return kind([nn.Parameter(tensor.clone()) for tensor in start], **defaults)
 
 

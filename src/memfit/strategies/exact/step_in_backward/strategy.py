@@ -15,7 +15,7 @@ from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.core.trace import Trace
 from memfit.hooks import source
 from memfit.jobs import Job
-from memfit.strategies.exact.step_in_backward.one import plain_step, step_one
+from memfit.strategies.exact.step_in_backward import one
 from memfit.strategies.exact.step_in_backward.separable import why_coupled
 
 
@@ -54,39 +54,32 @@ class StepInBackward:
         job.rules.optimizer_in_backward = True
 
     def code(self, settings: Settings) -> CodePart:
-        return CodePart(prelude=_PRELUDE.format(source=source(plain_step, step_one)), setup=_SETUP)
+        return CodePart(prelude=f"from functools import partial\n{source(one)}\n\n\n{_STEP_NOW}", setup=_SETUP)
 
 
 def step_now(job: Job, group: dict[str, Any], parameter: torch.Tensor) -> None:
     """The gradient of `parameter` is whole: step it, and let the gradient go."""
     if job.rules.on_parameter_gradient is not None:
         job.rules.on_parameter_gradient(parameter)
-    step_one(job.optimizer, group, parameter)
+    one.step_one(job.optimizer, group, parameter)
     parameter.grad = None
 
 
 def _hook(parameter: torch.Tensor, hook: Any, undo: Undo) -> None:
-    fresh = parameter._post_accumulate_grad_hooks is None  # pyright: ignore[reportAttributeAccessIssue]
+    fresh = parameter._post_accumulate_grad_hooks is None
     handle = parameter.register_post_accumulate_grad_hook(hook)
     undo.push(partial(_unhook, parameter, handle, fresh))
 
 
-def _unhook(parameter: torch.Tensor, handle: Any, fresh: bool) -> None:
+def _unhook(parameter: Any, handle: Any, fresh: bool) -> None:
     handle.remove()
-    if fresh and not parameter._post_accumulate_grad_hooks:  # pyright: ignore[reportAttributeAccessIssue]
-        parameter._post_accumulate_grad_hooks = None  # pyright: ignore[reportAttributeAccessIssue]
+    if fresh and not parameter._post_accumulate_grad_hooks:
+        parameter._post_accumulate_grad_hooks = None
 
 
 _ANY = Device("any", "cpu", 0, {}, 1.0)
 
-_PRELUDE = '''
-import functools
-from typing import Any
-
-
-{source}
-
-
+_STEP_NOW = '''
 def step_now(optimizer, group, parameter):
     """The gradient of `parameter` is whole: step it, and let the gradient go."""
     step_one(optimizer, group, parameter)
@@ -97,7 +90,7 @@ _SETUP = """
 for group in optimizer.param_groups:  # each parameter steps in backward; optimizer.step() then finds no gradients
     for parameter in group["params"]:
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(functools.partial(step_now, optimizer, group))
+            parameter.register_post_accumulate_grad_hook(partial(step_now, optimizer, group))
 """.strip()
 
 STRATEGY = StepInBackward()

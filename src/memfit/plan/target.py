@@ -1,0 +1,20 @@
+"""The device that a plan is made for, with this machine's measured rates where it is `cpu`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memfit.core.device import Device
+from memfit.hardware import find_device
+from memfit.monitor.rates import machine_rates
+
+
+def target_device(device: str | Device | None) -> Device:
+    """The device by name (None: the card here, else the CPU). The CPU's rates are measured once and kept."""
+    if isinstance(device, Device):
+        return device
+    found = find_device(device)
+    if found.kind != "cpu":
+        return found
+    here = machine_rates()
+    return replace(found, rates=here["rates"], bandwidth=here["bandwidth"], overhead_s=here["overhead_s"])

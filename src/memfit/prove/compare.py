@@ -1,0 +1,164 @@
+"""Whether two sides have the same result, at the fidelity that was promised; one tensor of each in memory at a time.
+
+    bitwise               every loss, gradient, parameter, state and buffer equal to the bit
+    reordered, resampled  at the first step loss and each gradient to 1e-5 (relative L2; a gradient below 1e-6 of the
+                          whole gradient's norm counts against the whole), buffers to 1e-6, counters exactly;
+                          at each later step the loss to 1e-4
+    reduced               the loss to 1 % at each step
+    adapted               another model or objective: measured by the rule of `reordered`, reported, not judged
+
+After the first step parameters and states drift by rounding alone, so below `bitwise` they are reported only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from memfit.core.fidelity import Fidelity
+from memfit.prove.recording import BUFFERS, FIRST_BUFFERS, GRADIENTS, PARAMETERS, STATES
+from memfit.train.tensor_files import TensorFile
+
+FIRST_LOSS, GRADIENT, BUFFER, LATER_LOSS, REDUCED_LOSS = 1e-5, 1e-5, 1e-6, 1e-4, 1e-2
+_SMALL_GRADIENT = 1e-6
+_CHUNK = 2**22  # elements compared at a time, in double precision
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`differences` say in words what was not as promised; empty if `same_result`."""
+
+    same_result: bool
+    max_rel_loss_diff: float
+    max_rel_grad_diff: float
+    max_rel_param_diff: float
+    grad_set_equal: bool
+    buffers_equal: bool
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """Of one tensor: L2 norms of the plain one and of the difference, and whether all bits are equal."""
+
+    name: str
+    norm: float
+    difference: float
+    equal: bool
+
+    @property
+    def relative(self) -> float:
+        return relative(self.difference, self.norm)
+
+
+def relative(difference: float, norm: float) -> float:
+    """0 for no difference; infinite where there is one against nothing, or where it is not a number."""
+    if difference == 0:
+        return 0.0
+    return difference / norm if norm > 0 and math.isfinite(difference) else math.inf
+
+
+def compare(
+    plain: Path, planned: Path, plain_losses: Sequence[float], planned_losses: Sequence[float], fidelity: Fidelity
+) -> Comparison:
+    """Judge the folders and losses of both sides."""
+    loss_diffs = [relative(abs(ours - theirs), abs(theirs)) for theirs, ours in zip(plain_losses, planned_losses)]
+    gradients, gradient_sets = _tensors(plain, planned, GRADIENTS)
+    parameters, parameter_sets = _tensors(plain, planned, PARAMETERS)
+    buffers, buffer_sets = _tensors(plain, planned, FIRST_BUFFERS)
+    last_buffers, _ = _tensors(plain, planned, BUFFERS)
+    gradient_diffs = _against_the_whole(gradients)
+    if fidelity is Fidelity.BITWISE:
+        states, state_sets = _tensors(plain, planned, STATES)
+        found = _unequal("loss", [d for d in loss_diffs if d > 0])
+        for kind, tensors in (("gradient", gradients), ("parameter", parameters), ("optimizer state", states),
+                              ("buffer", [*buffers, *last_buffers])):
+            found += _unequal_tensors(kind, tensors)
+        found += _sets("gradients", gradient_sets) + _sets("optimizer states", state_sets) + _sets("buffers", buffer_sets)
+    elif fidelity is Fidelity.REDUCED:
+        found = _losses(loss_diffs, REDUCED_LOSS, REDUCED_LOSS)
+    else:
+        found = _losses(loss_diffs, FIRST_LOSS, LATER_LOSS) + _beyond("gradient", gradient_diffs, GRADIENT)
+        found += _beyond("buffer", [(b.name, b.relative) for b in buffers], BUFFER)
+        found += _sets("gradients", gradient_sets) + _sets("buffers", buffer_sets)
+    if len(plain_losses) != len(planned_losses):
+        found.append(f"{len(planned_losses)} steps against {len(plain_losses)}")
+    return Comparison(
+        same_result=not found, max_rel_loss_diff=max(loss_diffs, default=0.0),
+        max_rel_grad_diff=max((value for _, value in gradient_diffs), default=0.0),
+        max_rel_param_diff=max((p.relative for p in parameters), default=0.0), grad_set_equal=not any(gradient_sets),
+        buffers_equal=all(b.equal for b in [*buffers, *last_buffers]) and not any(buffer_sets), differences=tuple(found))
+
+
+def difference(name: str, plain: torch.Tensor, planned: torch.Tensor) -> TensorDifference:
+    """Compare two tensors in pieces; integers (counters) differ infinitely if they differ at all."""
+    if plain.shape != planned.shape:
+        return TensorDifference(name, 0.0, math.inf, False)
+    equal = torch.equal(plain, planned)
+    if equal and plain.dtype == planned.dtype:
+        return TensorDifference(name, _norm(plain), 0.0, True)
+    if not (plain.is_floating_point() or plain.is_complex()):
+        return TensorDifference(name, 0.0, math.inf, False)
+    squares = 0.0
+    one, other = plain.reshape(-1), planned.reshape(-1)
+    for start in range(0, one.numel(), _CHUNK):
+        piece = slice(start, start + _CHUNK)
+        squares += float((one[piece].to(_wide(plain)) - other[piece].to(_wide(plain))).abs().square().sum())
+    return TensorDifference(name, _norm(plain), math.sqrt(squares) if squares == squares else math.inf, False)
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    flat, squares = tensor.reshape(-1), 0.0
+    for start in range(0, flat.numel(), _CHUNK):
+        squares += float(flat[start : start + _CHUNK].to(_wide(tensor)).abs().square().sum())
+    return math.sqrt(squares) if squares == squares else math.inf
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    return torch.complex128 if tensor.is_complex() else torch.float64
+
+
+def _tensors(plain: Path, planned: Path, file: str) -> tuple[list[TensorDifference], tuple[list[str], list[str]]]:
+    """Differences of the tensors that both have; the names that only one has: `(plain, planned)`."""
+    ours, theirs = TensorFile(planned / file), TensorFile(plain / file)
+    shared = [name for name in theirs if name in ours]
+    only = ([name for name in theirs if name not in ours], [name for name in ours if name not in theirs])
+    return [difference(name, theirs.read(name), ours.read(name)) for name in shared], only
+
+
+def _against_the_whole(gradients: Sequence[TensorDifference]) -> list[tuple[str, float]]:
+    whole = math.sqrt(sum(g.norm**2 for g in gradients))
+    return [(g.name, relative(g.difference, whole if g.norm < _SMALL_GRADIENT * whole else g.norm)) for g in gradients]
+
+
+def _losses(differences: Sequence[float], first: float, later: float) -> list[str]:
+    return [f"the loss of step {step + 1} differs by {value:.2g} (allowed {allowed:g})"
+            for step, value in enumerate(differences) if value > (allowed := first if step == 0 else later)]
+
+
+def _beyond(kind: str, differences: Sequence[tuple[str, float]], allowed: float) -> list[str]:
+    over = [(name, value) for name, value in differences if value > allowed]
+    if not over:
+        return []
+    name, value = max(over, key=lambda one: one[1])
+    return [f"{len(over)} of {len(differences)} {kind}s differ by more than {allowed:g}, {name} by {value:.2g}"]
+
+
+def _unequal(kind: str, values: Sequence[float]) -> list[str]:
+    return [f"{len(values)} {kind}es are not equal to the bit, by up to {max(values):.2g}"] if values else []
+
+
+def _unequal_tensors(kind: str, tensors: Sequence[TensorDifference]) -> list[str]:
+    over = [t for t in tensors if not t.equal]
+    if not over:
+        return []
+    return [f"{len(over)} of {len(tensors)} {kind}s are not equal to the bit, {over[0].name} among them"]
+
+
+def _sets(kind: str, only: tuple[list[str], list[str]]) -> list[str]:
+    sides = zip(("only the plain run has", "only the planned run has"), only)
+    return [f"{words} {kind} of {', '.join(names[:3])}" for words, names in sides if names]

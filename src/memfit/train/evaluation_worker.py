@@ -1,0 +1,46 @@
+"""`python -m memfit.train.evaluation_worker SPEC.json`: the job's evaluation under a limit, without a graph.
+
+The spec: `target`, `settings`, `seed`, `budget_bytes` (None: no limit). The result is a `memfit.evaluation/1`:
+`target`, `metrics`, `rss_peak_bytes` (growth above the warm process), `budget_bytes`, `enforced`, `took_s`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from memfit.core.errors import UsageError
+from memfit.jobs.randomness import seed_everything
+from memfit.jobs.targets import call_target
+from memfit.launch import emit, worker_main
+from memfit.recipes import prepare
+from memfit.train.enclosure import enclosed
+from memfit.train.failures import told_to_user
+from memfit.train.session import Session
+
+
+def work(spec: dict[str, Any]) -> Mapping[str, Any]:
+    """Evaluate as the spec says; the payload of the `result` event."""
+    function = prepare(spec["target"])
+    budget_bytes = spec.get("budget_bytes")
+    with enclosed(budget_bytes, enforce=budget_bytes is not None) as enclosure:
+        emit("warm", limit_bytes=enclosure.limit_bytes)
+        seed_everything(int(spec.get("seed", 0)))
+        with told_to_user(spec["target"]):
+            job = call_target(function, spec.get("settings") or {}, spec["target"])
+        if job.evaluate is None:
+            raise UsageError(f"{spec['target']} has no evaluation", "give its Job evaluate=function(model) -> dict of floats")
+        began = time.perf_counter()
+        with Session(job, (), profile_peaks=False) as session:
+            metrics = session.evaluate()
+        took_s = time.perf_counter() - began
+    return {"evaluation": {
+        "schema": "memfit.evaluation/1", "target": spec["target"], "metrics": metrics,
+        "rss_peak_bytes": enclosure.sampler.growth_bytes, "budget_bytes": budget_bytes, "enforced": enclosure.enforced,
+        "took_s": took_s}}
+
+
+if __name__ == "__main__":
+    sys.exit(worker_main(work))
