@@ -82,5 +82,5 @@ def test_without_the_wheel_the_threshold_is_fixed_and_a_note_says_how_to_do_bett
     monkeypatch.setattr(allocator, "find_mimalloc", lambda: None)
     monkeypatch.setattr(sys, "platform", "linux")
     environment = allocator.settled_environment({})
-    assert environment == {"MALLOC_MMAP_THRESHOLD_": "1048576"}
+    assert environment == {"MALLOC_MMAP_THRESHOLD_": "1048576", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     assert "memfit[cpu]" in allocator.settling_note()

@@ -201,7 +201,7 @@ def test_text_comes_from_a_file_or_a_folder(tmp_path: Path) -> None:
     lines: Job = recipe("gpt-mini", batch=4, seq=32, data=str(tmp_path / "prose" / "a.txt"))
     text = bytes((lines.batch["input_ids"][0] - 4).clamp(min=0).tolist()).decode()
     assert text.startswith("prose line ")
-    kinds = recipe("bert-mini", batch=16, seq=32, classes=2, data=str(tmp_path)).batch
+    kinds = recipe("bert-mini", batch=16, seq=32, vocab=260, classes=2, data=str(tmp_path)).batch
     for row, label in zip(kinds["input_ids"], kinds["labels"], strict=True):
         assert bytes((row[1:6] - 4).tolist()) == (b"prose", b"verse")[int(label)]
     with pytest.raises(UsageError, match="2 classes and the model 1"):

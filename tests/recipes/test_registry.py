@@ -90,7 +90,7 @@ def test_calling_a_prepared_recipe_imports_no_library() -> None:
         "functions = [(prepare('vit-mini'), dict(batch=2)), (prepare('gpt-mini'), dict(batch=2, seq=8))]\n"
         "before = set(sys.modules)\n"
         "for function, settings in functions: function(**settings).model\n"
-        "new = set(sys.modules) - before - {'sklearn.datasets.data', 'sklearn.datasets.descr'}\n"  # folders of its files
+        "new = set(sys.modules) - before - {'sklearn.datasets.data', 'sklearn.datasets.descr'}\n"
         "print({name.split('.')[0] for name in new} & {'transformers', 'torchvision', 'sklearn', 'PIL'})\n")
     assert printed(code) == "set()"
 

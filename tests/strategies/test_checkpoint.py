@@ -179,6 +179,22 @@ def test_keywords_dataclasses_second_calls_and_autocast() -> None:
     assert losses[0] == losses[1]
 
 
+def test_a_checkpoint_inside_a_checkpoint_is_bitwise() -> None:
+    outcomes = []
+    for modules in ([], ["0"], ["0", "0.1", "0.1.0"]):
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2)), nn.Linear(16, 8))
+        outer = nn.Sequential(nn.BatchNorm1d(8), inner, nn.Tanh())
+        job = job_of(nn.Sequential(outer, nn.Linear(8, 1)), torch.randn(9, 8))
+        apply_choices(job, [Choice("checkpoint", {"modules": modules})])
+        torch.manual_seed(1)
+        losses = [run_step(job, job.batch).loss for _ in range(3)]
+        outcomes.append([*losses, *job.model.state_dict().values()])
+    for one, two, three in zip(*outcomes, strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
 def gpt(use_cache: Any) -> Job:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

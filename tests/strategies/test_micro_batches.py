@@ -43,7 +43,7 @@ def token_job(counts: list[int]) -> Job:
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-@pytest.mark.parametrize("counts", [[2, 2, 2, 2, 16, 16, 16, 16], [16, 0, 1, 5, 0, 0, 3, 7]], ids=["uneven", "some empty"])
+@pytest.mark.parametrize("counts", [[2, 2, 2, 2, 16, 16, 16, 16], [16, 0, 1, 5, 0, 0, 3, 7]])
 def test_parts_count_by_their_labels(counts: list[int], count: int) -> None:
     gradients, losses = [], []
     for choices in ([], [Choice("micro-batches", {"count": count})]):
@@ -122,10 +122,10 @@ def test_batch_norm_really_gives_another_result() -> None:
 
 def test_counts_each_make_the_largest_part_smaller() -> None:
     model = nn.Linear(4, 4)
-    assert [c["count"] for c in STRATEGY.choices(job_of(model), NOTHING, CPU)] == [2, 3, 4, 8]
-    assert [c["count"] for c in STRATEGY.choices(job_of(model, torch.randn(10, 4)), NOTHING, CPU)] == [2, 3, 4, 6, 10]
+    assert [c["count"] for c in STRATEGY.choices(job_of(model), NOTHING, CPU)] == [2, 4, 8]
+    assert [c["count"] for c in STRATEGY.choices(job_of(model, torch.randn(10, 4)), NOTHING, CPU)] == [2, 4, 8, 10]
     normed = nn.Sequential(model, nn.BatchNorm1d(4))
-    assert [c["count"] for c in STRATEGY.choices(job_of(normed), NOTHING, CPU)] == [2, 3, 4]  # never a single sample
+    assert [c["count"] for c in STRATEGY.choices(job_of(normed), NOTHING, CPU)] == [2, 4]  # never a single sample
 
 
 @pytest.mark.parametrize(("batch", "reason"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -21,9 +22,10 @@ CPU = Device("cpu", "cpu", 1 << 40, {}, 1e10)
 CHOICE = Choice("step-in-backward")
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "SGD": ("SGD", {"lr": 0.1, "momentum": 0.9}), "Adam": ("Adam", {"amsgrad": True}), "AdamW": ("AdamW", {}),
-    "AdamW foreach": ("AdamW", {"foreach": True}), "AdamW fused": ("AdamW", {"fused": True}), "RMSprop": ("RMSprop", {}),
-    "Adagrad": ("Adagrad", {}), "Adadelta": ("Adadelta", {}), "Adamax": ("Adamax", {}), "NAdam": ("NAdam", {"foreach": True}),
-    "RAdam": ("RAdam", {"foreach": True}), "ASGD": ("ASGD", {"foreach": True}), "Rprop": ("Rprop", {}),
+    "AdamW foreach": ("AdamW", {"foreach": True}), "AdamW fused": ("AdamW", {"fused": True}),
+    "RMSprop": ("RMSprop", {}),
+    "Adagrad": ("Adagrad", {}), "Adadelta": ("Adadelta", {}), "Adamax": ("Adamax", {}), "Rprop": ("Rprop", {}),
+    "NAdam": ("NAdam", {"foreach": True}), "RAdam": ("RAdam", {"foreach": True}), "ASGD": ("ASGD", {"foreach": True}),
     "Adafactor": ("Adafactor", {}),
 }
 
@@ -41,7 +43,8 @@ def two_groups(optimizer: Any, **settings: Any) -> Any:
 
 def job_of(optimizer: Any, **more: Any) -> Job:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 6), nn.Linear(6, 9, bias=False))
+    model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 6),
+                          nn.Linear(6, 9, bias=False))
     model[4].weight = model[0].weight  # tied
     unused = nn.Linear(2, 2)
     model.add_module("unused", nn.Identity())
@@ -64,13 +67,14 @@ def test_bitwise_with_every_separable_optimizer(kind: str) -> None:
         assert torch.equal(run_step(plain, plain.batch).loss, run_step(job, job.batch).loss)
     undo()
     run_step(plain, plain.batch), run_step(job, job.batch)  # undone: it goes on as if nothing had been
-    for one, two in zip([*plain.model.parameters(), *states(plain)], [*job.model.parameters(), *states(job)], strict=True):
+    for one, two in zip([*plain.model.parameters(), *states(plain)], [*job.model.parameters(), *states(job)],
+                        strict=True):
         assert torch.equal(one, two)
     assert [p._post_accumulate_grad_hooks for p in job.model.parameters()] == [None] * 6
 
 
 def test_gradients_are_gone_and_schedulers_and_step_hooks_see_one_step() -> None:
-    job = job_of(lambda ps: torch.optim.AdamW(ps), scheduler=lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda n: 1 / (n + 1)))
+    job = job_of(torch.optim.AdamW, scheduler=lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda n: 1 / (n + 1)))
     calls: list[str] = []
     job.optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
     job.optimizer.register_step_post_hook(lambda *_: calls.append("after"))
@@ -92,7 +96,7 @@ def test_gradients_can_be_seen_before_they_go() -> None:
     apply_choices(job, [CHOICE])
     names = {id(p): name for name, p in job.model.named_parameters()}
     seen: dict[str, torch.Tensor] = {}
-    job.rules.on_parameter_gradient = lambda p: seen.setdefault(names[id(p)], p.grad.clone() if p.grad is not None else p)
+    job.rules.on_parameter_gradient = lambda p: seen.update({names[id(p)]: copy.deepcopy(p.grad)})
     run_step(job, job.batch)
     expected: dict[str, torch.Tensor] = {}
     run_step(plain, plain.batch, on_gradients=lambda: expected.update(

@@ -24,7 +24,9 @@ from memfit.train.tensor_files import TensorFile
 SMALL = f"{Path(__file__).with_name('train_targets.py')}:small"
 
 
-def run(settings: LoopSettings, choices: list[Choice] | None = None, target: dict[str, Any] | None = None) -> tuple[Outcome, Job]:
+def run(
+    settings: LoopSettings, choices: list[Choice] | None = None, target: dict[str, Any] | None = None
+) -> tuple[Outcome, Job]:
     """As a fresh process would: the same seed, the target called again."""
     seed_everything(0)
     job = load(SMALL, target or {})
@@ -44,7 +46,8 @@ def test_epochs_are_logged_evaluated_and_saved(tmp_path: Path) -> None:
     outcome, job = run(LoopSettings(epochs=2, out=tmp_path))
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
-    assert [line["evaluation"]["accuracy"] for line in lines if "evaluation" in line][-1] == outcome.evaluation["accuracy"]
+    evaluations = [line["evaluation"] for line in lines if "evaluation" in line]
+    assert len(evaluations) == 2 and evaluations[-1] == outcome.evaluation and 0 <= evaluations[-1]["accuracy"] <= 1
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000006", "step-00000012"]
     assert job.optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 * 0.5**3)
 

@@ -54,7 +54,8 @@ def test_micro_batches_with_unequal_labels_give_the_gradients_of_the_whole() -> 
         one.batch["labels"][:3] = -100  # 1 label counts in the first half, 4 in the second
         seen: list[torch.Tensor] = []
         with Session(one, choices) as session:
-            out = session.step(on_gradients=lambda one=one, seen=seen: seen.extend(p.grad.clone() for p in one.model.parameters()))
+            parameters = list(one.model.parameters())
+            out = session.step(on_gradients=lambda p=parameters, seen=seen: seen.extend(q.grad.clone() for q in p))
         gradients.append(seen)
         assert out.micro_batches == len(choices) + 1
     for whole, parts in zip(*gradients):
@@ -136,8 +137,9 @@ def test_mistakes_in_the_users_loss_are_told_with_their_line() -> None:
 
 
 @pytest.mark.parametrize(("message", "ours"), [
-    ("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.", True),
-    ("could not create a primitive", True), ("std::bad_alloc", True), ("mat1 and mat2 shapes cannot be multiplied", False)])
+    ("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to", True),
+    ("could not create a primitive", True), ("std::bad_alloc", True),
+    ("mat1 and mat2 shapes cannot be multiplied", False)])
 def test_refused_memory_is_recognised(message: str, ours: bool) -> None:
     from memfit.train.failures import is_out_of_memory
 

@@ -7,7 +7,7 @@ classes are weighted, or the loss compares the samples of a batch with each othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +87,8 @@ def _cases(job: Job) -> list[_Case]:
     found = [_case(job, chosen, sizes) for sizes in _sizes(batches.size(chosen))]
     thinned = _thinned(chosen)
     if thinned is not None:
-        try:
+        with suppress(IndexError, RuntimeError, ValueError):  # this loss does not know -100: all its labels count
             found += [case for sizes in _sizes(batches.size(thinned)) if _is_finite(case := _case(job, thinned, sizes))]
-        except (IndexError, RuntimeError, ValueError):
-            pass  # this loss does not know -100: its labels are all counted
     return found
 
 
@@ -173,7 +171,8 @@ def _is_half(model: nn.Module) -> bool:
 
 
 def _name(weight: Weight) -> str:
-    names = {"label_count": "labels", "shifted_label_count": "labels without each row's first", "sample_count": "samples"}
+    names = {"label_count": "labels", "shifted_label_count": "labels without each row's first",
+             "sample_count": "samples"}
     name = getattr(weight, "__name__", "weight")
     return names.get(name, "the job's own weight")
 

@@ -76,7 +76,7 @@ class WorkerResult:
         return MemfitError(f"the worker ended with {how}: {last}" if last else f"the worker ended with {how}")
 
 
-def run_worker(module: str, spec: Mapping[str, Any], *, settled: bool = True,
+def run_worker(module: str, spec: Mapping[str, Any], *, settled: bool = True, exact: bool = False,
                on_event: Callable[[Event], None] | None = None, timeout_s: float | None = None,
                environment: Mapping[str, str] | None = None, limited: bool = False,
                show_output: bool = True) -> WorkerResult:
@@ -84,13 +84,14 @@ def run_worker(module: str, spec: Mapping[str, Any], *, settled: bool = True,
 
     The module finds this process's `sys.path`; its `emit`s reach `on_event` here, in this thread, as they come.
     What it prints goes to this process's stderr unless `show_output` is false. `environment` is added to this
-    process's; `settled` settles the allocator. `limited` says that the worker sets a limit on itself, so that a crash
+    process's; `settled` settles the allocator, `exact`ly if
+    wanted (see `settled_environment`). `limited` says that the worker sets a limit on itself, so that a crash
     counts as out of memory. After `timeout_s` it is killed. Ctrl-C here is passed on once, and the worker's end
     waited for; a second one kills it. It never outlives this process.
     """
     began = time.monotonic()
     with _spec_file(spec) as path, _channel() as (reading, writing):
-        process = _start(module, path, writing, _environment(settled, environment))
+        process = _start(module, path, writing, _environment(settled, exact, environment))
         os.close(writing)
         talk = _Talk(process, reading, on_event, show_output)
         talk.listen(None if timeout_s is None else began + timeout_s)
@@ -211,10 +212,10 @@ def _start(module: str, spec: Path, writing: int, environment: dict[str, str]) -
                             stderr=subprocess.PIPE, **events.inheritance(writing))
 
 
-def _environment(settled: bool, more: Mapping[str, str] | None) -> dict[str, str]:
+def _environment(settled: bool, exact: bool, more: Mapping[str, str] | None) -> dict[str, str]:
     environment = {**os.environ, **(more or {})}
     environment.setdefault("PYTHONUNBUFFERED", "1")  # what it printed must not be lost when it is killed
-    return settled_environment(environment) if settled else environment
+    return settled_environment(environment, exact=exact) if settled else environment
 
 
 @contextmanager

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _MARK = "memfit.measured_step"
 
 
-def measure_peak(step: Callable[[], Any], resident: Iterable[torch.Tensor], lead_in: Callable[[], Any] | None = None) -> int:
+def measure_peak(
+    step: Callable[[], Any], resident: Iterable[torch.Tensor], lead_in: Callable[[], Any] | None = None
+) -> int:
     """Peak tensor bytes while `step()` runs once: the bytes of `resident` plus the highest running sum of the
     profiler's memory events.
 

@@ -38,7 +38,8 @@ class StepPeaks:
         signature = signature_of(batch)
         batch_bytes = sum(tensor.nbytes for tensor in batches.tensors(batch))
         known = self._steady.get(signature)
-        if known is None and self._steps > 1 and len(self._steady) >= _PROFILED_KINDS and batch_bytes <= self._largest[0]:
+        many = self._steps > 1 and len(self._steady) >= _PROFILED_KINDS
+        if known is None and many and batch_bytes <= self._largest[0]:
             known = self._largest[1]
         self._steps += 1
         if known is not None:

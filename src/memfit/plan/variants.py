@@ -9,12 +9,13 @@ from itertools import product
 from memfit.apply import conflict, strategies
 from memfit.core.fidelity import Fidelity
 from memfit.core.results import Rejected
-from memfit.core.strategy import Choice
+from memfit.core.strategy import Choice, Settings
 from memfit.plan.explore import Candidate, Explorer
 from memfit.trace.usage import usage
 
 BY_TRACE = ("checkpoint", "recompute")  # chosen on each mix's own trace, by the search
 MOST_MIXES = 40
+_LITTLE = 0.93
 
 
 @dataclass
@@ -51,7 +52,7 @@ def _alone(
         return []
     kept: list[Choice] = []
     notes: list[str] = []
-    for settings in strategy.choices(job, explorer.plain.trace, explorer.device):
+    for settings in _worth_tracing(strategy.choices(job, explorer.plain.trace, explorer.device), kept, explorer):
         fidelity = strategy.fidelity(job, settings)
         if not allowed.allows(fidelity):
             notes.append(f"gives {fidelity.value} results; allowed is {allowed.value} (--fidelity {fidelity.value})")
@@ -67,6 +68,19 @@ def _alone(
     if not kept:
         found.rejected.append(Rejected(name, notes[0] if notes else "has nothing to act on in this job"))
     return kept
+
+
+def _worth_tracing(options: Sequence[Settings], kept: list[Choice], explorer: Explorer) -> Iterator[Settings]:
+    """Settings from gentle to strong; where one more gave little, only the strongest of the rest."""
+    peaks: list[int] = []
+    for place, settings in enumerate(options):
+        yield settings
+        last = explorer.candidate([kept[-1]]) if kept else None
+        if isinstance(last, Candidate):
+            peaks.append(last.simulation.peak.allocated_bytes)
+        if len(peaks) > 1 and peaks[-1] > _LITTLE * peaks[-2]:
+            yield from options[max(place + 1, len(options) - 1):]
+            return
 
 
 def _lowers(candidate: Candidate, plain: Candidate) -> bool:

@@ -68,7 +68,7 @@ def compare(
     """Judge the folders and losses of both sides."""
     loss_diffs = [relative(abs(ours - theirs), abs(theirs)) for theirs, ours in zip(plain_losses, planned_losses)]
     gradients, gradient_sets = _tensors(plain, planned, GRADIENTS)
-    parameters, parameter_sets = _tensors(plain, planned, PARAMETERS)
+    parameters, _ = _tensors(plain, planned, PARAMETERS)
     buffers, buffer_sets = _tensors(plain, planned, FIRST_BUFFERS)
     last_buffers, _ = _tensors(plain, planned, BUFFERS)
     gradient_diffs = _against_the_whole(gradients)
@@ -78,7 +78,8 @@ def compare(
         for kind, tensors in (("gradient", gradients), ("parameter", parameters), ("optimizer state", states),
                               ("buffer", [*buffers, *last_buffers])):
             found += _unequal_tensors(kind, tensors)
-        found += _sets("gradients", gradient_sets) + _sets("optimizer states", state_sets) + _sets("buffers", buffer_sets)
+        for kind, names in (("gradients", gradient_sets), ("optimizer states", state_sets), ("buffers", buffer_sets)):
+            found += _sets(kind, names)
     elif fidelity is Fidelity.REDUCED:
         found = _losses(loss_diffs, REDUCED_LOSS, REDUCED_LOSS)
     else:
@@ -91,7 +92,8 @@ def compare(
         same_result=not found, max_rel_loss_diff=max(loss_diffs, default=0.0),
         max_rel_grad_diff=max((value for _, value in gradient_diffs), default=0.0),
         max_rel_param_diff=max((p.relative for p in parameters), default=0.0), grad_set_equal=not any(gradient_sets),
-        buffers_equal=all(b.equal for b in [*buffers, *last_buffers]) and not any(buffer_sets), differences=tuple(found))
+        buffers_equal=all(b.equal for b in [*buffers, *last_buffers]) and not any(buffer_sets),
+        differences=tuple(found))
 
 
 def difference(name: str, plain: torch.Tensor, planned: torch.Tensor) -> TensorDifference:

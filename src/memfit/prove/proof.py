@@ -18,7 +18,7 @@ from memfit.core.fidelity import Fidelity
 from memfit.core.results import Plan, Side, Verdict
 from memfit.jobs import Job
 from memfit.launch import WorkerResult, allowance, can_enforce, process_memory
-def free_host_bytes(): return 10**10
+from memfit.launch.host import free_host_bytes
 from memfit.prove.compare import Comparison, compare
 from memfit.prove.ship import ship
 from memfit.prove.sides import OnEvent, run_side, run_together
@@ -47,7 +47,7 @@ def prove_job(
     job: Job, plan: Plan, *, steps: int = 5, enforce: bool = True, seed: int = 0,
     on_event: OnEvent = lambda side, event: None,
 ) -> Verdict:
-    """Prove a plan on a live job, which is pickled and sent. Raises UsageError, asking for a target, if it cannot be."""
+    """Prove a plan on a live job, which is pickled and sent. Raises UsageError, asking for a target, if that fails."""
     with tempfile.TemporaryDirectory(prefix="memfit-proof-") as folder:
         return _Proof(ship(job, Path(folder)), plan, steps, enforce, seed, Path(folder), on_event).verdict()
 
@@ -56,12 +56,15 @@ def error_of(verdict: Verdict) -> MemfitError | None:
     """What went wrong, with its exit code: died under the limit (4), not the same result (5), over budget (6)."""
     reasons = "; ".join(verdict.notes[:2])
     if verdict.planned.survives_budget is False:
-        return RanOutOfMemory("the planned run died under the limit", "plan with a smaller budget than the one that you enforce")
+        return RanOutOfMemory("the planned run died under the limit",
+                              "plan with a smaller budget than the one that you enforce")
     if not verdict.same_result and verdict.fidelity != Fidelity.ADAPTED.value:
-        return NotSameResult(f"the planned run is not {verdict.fidelity}: {reasons}", "allow a lower --fidelity if that is acceptable")
+        return NotSameResult(f"the planned run is not {verdict.fidelity}: {reasons}",
+                             "allow a lower --fidelity if that is acceptable")
     if not verdict.within_budget:
-        return OverBudget(f"the planned run is alive but over its budget: {verdict.planned.peak_bytes} bytes of tensors, "
-                          f"{verdict.rss_growth_bytes} resident, budget {verdict.budget_bytes}", "plan with a smaller budget")
+        return OverBudget(f"the planned run is alive but over its budget of {verdict.budget_bytes} bytes: "
+                          f"{verdict.planned.peak_bytes} of tensors, {verdict.rss_growth_bytes} resident",
+                          "plan with a smaller budget")
     return None
 
 
@@ -100,7 +103,8 @@ class _Proof:
             within_budget=within, same_result=seen.same_result, fidelity=fidelity.value,
             max_rel_loss_diff=seen.max_rel_loss_diff, max_rel_param_diff=seen.max_rel_param_diff,
             buffers_equal=seen.buffers_equal, grad_set_equal=seen.grad_set_equal, enforced=self._enforce,
-            plain=Side(theirs["peak_bytes"], plain_s, plain_survives), planned=Side(ours["peak_bytes"], planned_s, alive),
+            plain=Side(theirs["peak_bytes"], plain_s, plain_survives),
+            planned=Side(ours["peak_bytes"], planned_s, alive),
             budget_bytes=self._budget_bytes, max_rel_grad_diff=seen.max_rel_grad_diff,
             slowdown=_slowdown(theirs["step_times_s"], ours["step_times_s"], self._in_turns), rss_growth_bytes=growth,
             notes=(*seen.differences, *self._notes(ours, fidelity)))

@@ -49,6 +49,7 @@ def write_buffers(folder: Path, name: str, job: Job) -> None:
 
 def write_final(folder: Path, job: Job, *, states: bool) -> None:
     """Parameters, buffers and (if they will be judged) the optimizer's states after the last step."""
-    write_tensors(folder / PARAMETERS, {name: p.detach() for name, p in job.model.named_parameters() if can_write(p.detach())})
+    parameters = {name: parameter.detach() for name, parameter in job.model.named_parameters()}
+    write_tensors(folder / PARAMETERS, {name: value for name, value in parameters.items() if can_write(value)})
     write_buffers(folder, BUFFERS, job)
     write_tensors(folder / STATES, named_states(job.optimizer, job.model) if states else {})

@@ -32,10 +32,12 @@ def ship(job: Job, folder: Path) -> dict[str, Any]:
     try:
         torch.save(job, folder / _FILE, pickle_module=cloudpickle)
     except OSError as error:
-        raise UsageError(f"cannot write {folder / _FILE}: {error.strerror or error}", "make room in the temporary folder") from None
+        raise UsageError(f"cannot write {folder / _FILE}: {error.strerror or error}",
+                         "make room in the temporary folder") from None
     except Exception as error:  # anything in the job may refuse, each in its own words
         words = " ".join(str(error).split())[:200]
-        raise UsageError(f"the job cannot be sent to another process: {type(error).__name__}: {words}", _ADVICE) from None
+        raise UsageError(f"the job cannot be sent to another process: {type(error).__name__}: {words}",
+                         _ADVICE) from None
     finally:
         job.rules = rules
     return {"job_file": str(folder / _FILE), "modules": sorted(set(_modules_of(job)))}
@@ -59,8 +61,10 @@ def unship(path: str) -> Job:
 
 def _modules_of(job: Job) -> Iterator[str]:
     """Importable modules of the classes in the job."""
-    model, optimizer = job.model_source, job.optimizer_source
-    kinds: list[Any] = [type(model), type(optimizer), type(job.batch), job.loss, type(job.scheduler_source), model, optimizer]
+    model: Any = job.model_source
+    optimizer: Any = job.optimizer_source
+    kinds: list[Any] = [model, type(model), optimizer, type(optimizer), job.loss, type(job.batch),
+                        type(job.scheduler_source)]
     if isinstance(model, torch.nn.Module):
         kinds += [type(module) for module in model.modules()]
     kinds += [type(tensor) for tensor in batches.tensors(job.batch)]

@@ -29,13 +29,13 @@ class Rounds:
 
 class Referee:
     """In the parent: gives each worker in turn a go once both have said `at_line`; each go is answered by a `timed`
-    event. It ends after `rounds.most`, or as soon as `rounds.enough_s` have passed and `rounds.least` are done. A worker
-    that ends early sets the other free."""
+    event. It ends after `rounds.most`, or as soon as `rounds.enough_s` have passed and `rounds.least` are done. A
+    worker that ends early sets the other free."""
 
     def __init__(self, folder: Path, names: tuple[str, str], rounds: Rounds) -> None:
         self._names = names
         self._rounds = rounds
-        self._done = {name: 0 for name in names}
+        self._done = dict.fromkeys(names, 0)
         self._began = 0.0
         self._waiting: set[str] = set()
         self._over = False

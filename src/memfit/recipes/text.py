@@ -35,10 +35,10 @@ EVALUATED = 64
 
 
 def bert_mini(
-    batch: int = 32, seq: int = 128, task: str = "classification", classes: int = 4, vocab: int = BYTES_VOCABULARY,
+    batch: int = 32, seq: int = 128, task: str = "classification", classes: int = 4, vocab: int = 4096,
     dropout: float = 0.1, optimizer: str = "adamw", lr: float = 5e-4, seed: int = 0, data: str | None = None,
 ) -> Job:
-    """A small BERT on bytes: hidden 256, 4 layers, 4 heads. `task` is `classification` or `mlm`."""
+    """A small BERT on words: hidden 256, 4 layers, 4 heads. `task` is `classification` or `mlm`."""
     config = _bert_config(seq, vocab, classes, dropout, hidden=256, layers=4, heads=4)
     return _bert(config, task, classes, batch, seq, optimizer, lr, seed, data)
 

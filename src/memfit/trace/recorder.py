@@ -110,6 +110,8 @@ class RecordingMode(FakeTensorMode):
             self._busy -= 1
         if out is NotImplemented:
             return out, None
+        if facts.correct is not None:
+            out = facts.correct(self, args, out)
         if type(out) is FakeTensor and out.constant is not None:
             constant, out.constant = out.constant, None  # one place for values, that views and writes see
             values.keep(out, constant)

@@ -80,11 +80,14 @@ def _run(fake: Job, parts: list[Any], mode: RecordingMode, on_phase: Callable[[s
 
 
 def _window(fake: Job) -> tuple[list[Any], int]:
-    """The window's parts to trace, and how often the middle one stands for itself and others (0: no repeat)."""
+    """The window's parts to trace, and how often the last of them is run (0: no repeat).
+
+    The first part finds no gradients; the second finds them, as do all others, which are no larger.
+    """
     parts = batches.split(fake.batch, fake.rules.micro_batches)
-    if len(parts) <= 3:
+    if len(parts) <= 2:
         return parts, 0
-    return [parts[0], parts[1], parts[-1]], len(parts) - 2
+    return parts[:2], len(parts) - 1
 
 
 def _adopt_resident(fake: Job, recording: Recording) -> None:

@@ -135,10 +135,11 @@ def _write(
     write_tensors(folder / "optimizer.safetensors", state.tensors)
     scheduler = job.scheduler.state_dict() if job.scheduler is not None else None
     torch.save({"optimizer": state.skeleton, "scheduler": scheduler, "random": random_state(),
-                "epoch_random": None if epoch_state is None else dict(epoch_state), "model": others}, folder / "rest.pt")
-    about = {"schema": _SCHEMA, "place": asdict(place), "model_hash": model_hash(job.model), "plan_hash": plan_hash(choices),
-             "plan": [{"name": one.name, "settings": dict(one.settings)} for one in choices], "target": job.name,
-             "memfit_version": memfit.__version__, "torch_version": torch.__version__}
+                "epoch_random": None if epoch_state is None else dict(epoch_state), "model": others},
+               folder / "rest.pt")
+    about = {"schema": _SCHEMA, "place": asdict(place), "model_hash": model_hash(job.model),
+             "plan_hash": plan_hash(choices),
+             "plan": [{"name": one.name, "settings": dict(one.settings)} for one in choices], "target": job.name, "memfit_version": memfit.__version__, "torch_version": torch.__version__}
     (folder / "checkpoint.json").write_text(json.dumps(about, indent=2) + "\n")
     for path in folder.iterdir():
         _sync(path)

@@ -36,13 +36,13 @@ class Enclosure:
         return self._sampler.growth_bytes if self._growth_bytes is None else self._growth_bytes
 
     def end(self) -> None:
-        """What follows (a step under the profiler, say) is not the run's: growth stays as it is, the limit is lifted."""
+        """What follows (a step under the profiler, say) is not the run's: growth stays, the limit is lifted."""
         if self._growth_bytes is None:
             self._growth_bytes = self._sampler.growth_bytes
             lift_data_limit()
 
     def within(self, budget_bytes: int | None, peak_bytes: int) -> bool | None:
-        """Whether tensors stayed within the budget, and resident growth within its allowance (where it can be known)."""
+        """Whether tensors stayed within the budget and resident growth (where it is known) within its allowance."""
         if budget_bytes is None:
             return None
         if process_memory() is None:

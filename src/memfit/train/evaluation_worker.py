@@ -31,14 +31,15 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
         with told_to_user(spec["target"]):
             job = call_target(function, spec.get("settings") or {}, spec["target"])
         if job.evaluate is None:
-            raise UsageError(f"{spec['target']} has no evaluation", "give its Job evaluate=function(model) -> dict of floats")
+            raise UsageError(f"{spec['target']} has no evaluation",
+                             "give its Job evaluate=function(model) -> dict of floats")
         began = time.perf_counter()
         with Session(job, (), profile_peaks=False) as session:
             metrics = session.evaluate()
         took_s = time.perf_counter() - began
     return {"evaluation": {
         "schema": "memfit.evaluation/1", "target": spec["target"], "metrics": metrics,
-        "rss_peak_bytes": enclosure.sampler.growth_bytes, "budget_bytes": budget_bytes, "enforced": enclosure.enforced,
+        "rss_peak_bytes": enclosure.growth_bytes, "budget_bytes": budget_bytes, "enforced": enclosure.enforced,
         "took_s": took_s}}
 
 

@@ -1,4 +1,4 @@
-"""Whether a run may go on under a plan: what the plan keeps in the optimizer and the parameters must be what was saved."""
+"""Whether a run may go on under a plan: what it keeps in the optimizer and the parameters must be what was saved."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check_choices(saved: Sequence[Choice], now: Sequence[Choice]) -> list[str]:
     if plan_hash(saved) == plan_hash(now):
         return []
     if plan_hash(_keeping(saved)) != plan_hash(_keeping(now)):
-        raise UsageError(f"the checkpoint was written under {_names(saved)}, which keeps other states than {_names(now)}",
-                         "resume under its own plan: leave out --budget and --plan")
+        raise UsageError(f"the checkpoint was written under {_names(saved)}, which keeps other states than "
+                         f"{_names(now)}", "resume under its own plan: leave out --budget and --plan")
     return [f"resumed under {_names(now)}; the checkpoint was written under {_names(saved)}"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from io import TextIOWrapper
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from memfit.core.errors import UsageError
@@ -31,7 +30,8 @@ class RunLog:
         try:
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed on exit
         except OSError as error:
-            raise UsageError(f"cannot write {self._path}: {error.strerror or error}", "choose another folder with --out") from None
+            raise UsageError(f"cannot write {self._path}: {error.strerror or error}",
+                             "choose another folder with --out") from None
 
     def write(self, **entry: Any) -> None:
         if self._file is not None:
@@ -41,7 +41,7 @@ class RunLog:
     def __enter__(self) -> RunLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._file is not None:
             self._file.close()
 

@@ -160,8 +160,8 @@ class _Loop:
     def _entry(self, out: StepOutput) -> dict[str, Any]:
         groups = self._session.job.optimizer.param_groups
         return {"step": self._place.step, "epoch": self._place.epoch, "loss": None if out.skipped else out.loss,
-                "peak_bytes": out.peak_bytes, "step_s": out.step_s, "profiled": out.profiled, "lr": float(groups[0]["lr"]),
-                "grad_norm": out.grad_norm, "left_out": out.left_out}
+                "peak_bytes": out.peak_bytes, "step_s": out.step_s, "profiled": out.profiled,
+                "lr": float(groups[0]["lr"]), "grad_norm": out.grad_norm, "left_out": out.left_out}
 
     def _end_epoch(self) -> None:
         self._place = Place(self._place.step, self._place.epoch + 1, 0)
@@ -189,16 +189,19 @@ class _Loop:
         """Write a checkpoint, unless there is one of this step or nowhere to put it."""
         if self._settings.out is None or (self._saved_step == self._place.step and not again):
             return None
-        path = save_checkpoint(self._settings.out, self._session.job, self._place, self._session.choices, self._epoch_state)
+        session = self._session
+        path = save_checkpoint(self._settings.out, session.job, self._place, session.choices, self._epoch_state)
         self._saved_step, self._saved_at = self._place.step, time.monotonic()
         self._report("saved", path=str(path), step=self._place.step)
         return path
 
     def _interrupted(self) -> Interrupted:
         self._save()
-        kept = f"; step {self._place.step} is saved in {self._settings.out}" if self._settings.out else ""
-        advice = f"go on with --resume {self._settings.out}" if self._settings.out else "give --out DIR to keep checkpoints"
-        return Interrupted(f"interrupted after step {self._place.step}{kept}", advice)
+        step, out = self._place.step, self._settings.out
+        if out is None:
+            return Interrupted(f"interrupted after step {step}", "give --out DIR to keep checkpoints")
+        return Interrupted(f"interrupted after step {step}; step {step} is saved in {out}",
+                           f"go on with --resume {out}")
 
     def _not_finite(self, error: NotFinite) -> NotFinite:
         """The state before the step is whole, and worth keeping; its batch will be drawn again."""

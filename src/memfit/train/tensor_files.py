@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ _CODES = {
 }
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 _CHUNK_BYTES = 16 * 2**20
+_READ_ADVICE = "give a folder that a run has saved to"
 
 
 def can_write(tensor: torch.Tensor) -> bool:
@@ -78,7 +78,7 @@ class TensorWriter:
     def __enter__(self) -> TensorWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *others: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -104,9 +104,9 @@ class TensorFile:
                     raise ValueError("no header")
                 self._index: dict[str, dict[str, Any]] = json.loads(file.read(length))
         except OSError as error:
-            raise UsageError(f"cannot read {path}: {error.strerror or error}", "give a folder that a run has saved to") from None
+            raise UsageError(f"cannot read {path}: {error.strerror or error}", _READ_ADVICE) from None
         except ValueError:
-            raise UsageError(f"{path} is not a whole safetensors file", "give a folder that a run has saved to") from None
+            raise UsageError(f"{path} is not a whole safetensors file", _READ_ADVICE) from None
         self._index.pop("__metadata__", None)
         self._start = 8 + length
 
@@ -162,8 +162,9 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """The values as writable bytes, not copied; the tensor is contiguous and on the CPU."""
     if tensor.numel() == 0:
         return memoryview(bytearray())
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _cannot(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {path}: {error.strerror or error}", "choose another folder with --out, or make room")
+    return UsageError(f"cannot write {path}: {error.strerror or error}",
+                      "choose another folder with --out, or make room")

@@ -29,7 +29,8 @@ def warm_up() -> None:
 class _Tiny(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        self.conv = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+                                  nn.MaxPool2d(2))
         self.norm = nn.LayerNorm(8)
         self.embed = nn.Embedding(16, 8)
         self.inner = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 8))

@@ -44,7 +44,11 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
         seed_everything(seed)
         with Session(job, choices, profile_peaks=not enclosure.enforced) as session:
             emit("ready", parameters=sum(p.numel() for p in job.model.parameters()))
-            outcome = train(session, settings, lambda kind, **told: emit(kind, **told, growth_bytes=enclosure.growth_bytes))
+
+            def report(kind: str, **told: Any) -> None:
+                emit(kind, **told, growth_bytes=enclosure.growth_bytes)
+
+            outcome = train(session, settings, report)
             enclosure.end()
             run = _run(spec, session, outcome, enclosure)
     return {"run": run.to_dict()}

@@ -36,7 +36,7 @@ class MicroBatches:
         return Fidelity.RESAMPLED if draws_random(job.model) else Fidelity.REORDERED
 
     def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
-        """Counts 2, 3, 4, 6, 8, ... that make the largest part smaller, up to one sample a part; two where BatchNorm
+        """Counts 2, 4, 8, ... that make the largest part smaller, up to one sample a part; two where BatchNorm
         would see a single one."""
         samples = batches.size(job.batch)
         least = 2 if batch_coupled(job.model) else 1
@@ -104,7 +104,7 @@ def _positive(value: object) -> bool:
 
 
 def _counts(samples: int) -> list[int]:
-    counts = sorted({base << power for base in (2, 3) for power in range(samples.bit_length())})
+    counts = (2 << power for power in range(samples.bit_length()))
     return [*(count for count in counts if count < samples), samples]
 
 

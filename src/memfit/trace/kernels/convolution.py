@@ -1,9 +1,9 @@
 """Convolutions through oneDNN, and the few that go through im2col.
 
 On contiguous (NCHW) tensors oneDNN works in its own layouts: it copies input and weight into them, computes into an
-output of its own, and the result is copied back. Measured on 420 convolutions of torchvision's models (fp32 and bf16,
-two threads): forward exact but for rounding, backward within 5 % on nine of ten; the rest are strided convolutions of
-images, whose gradient nobody needs.
+output of its own, and the result is copied back. On channels-last tensors it works in place but for the weight.
+Measured on 420 convolutions of torchvision's models (fp32 and bf16) with 1, 2 and 4 threads: forward exact but for
+rounding, backward within 5 % on nine of ten; the rest are strided convolutions of images, whose gradient nobody needs.
 """
 
 from __future__ import annotations
@@ -13,117 +13,125 @@ from typing import Any
 
 import torch
 
-from memfit.trace.kernels.sizes import nbytes, padded, product, threads
+from memfit.trace.kernels.sizes import copy_bytes, nbytes, padded, product, threads
 
 aten: Any = torch.ops.aten
 _REDUCED = (torch.bfloat16, torch.float16)
+_LARGEST_DIRECT = 14  # a wider window is gathered into columns
 
 
 @dataclass(frozen=True)
-class _Blocks:
-    """A convolution in oneDNN's layouts: bytes of the copies of input, weight, output and of a strided 1x1's gather."""
+class _Layouts:
+    """A convolution in oneDNN's layouts: bytes of its input, weight and output, and of a strided 1x1's gather."""
 
-    source: int
+    x: int
     weight: int
-    output: int
+    y: int
     gather: int
-    itemsize: int
     depthwise: bool
     strided: bool
     amx: bool
-
-
-def _blocks(x: Any, weight: Any, y_shape: Any, stride: Any, groups: int) -> _Blocks:
-    samples, channels, *image = x.shape
-    out_channels, group_channels, *kernel = weight.shape
-    itemsize = x.element_size()
-    depthwise = groups > 1 and groups == channels == out_channels
-    block = 16 if _avx512() else 8
-    amx = x.dtype in _REDUCED and _amx() and not depthwise
-    pad = block if (groups == 1 or depthwise) and not amx else 1
-    first = channels <= 4 and groups == 1  # an image is read as it is
-    strided = max(stride) > 1
-    y_elements, window = product(y_shape[2:]), product(kernel)
-    if depthwise:
-        weight_elements = padded(groups, block) * window
-    elif first:
-        weight_elements = padded(out_channels, block) * group_channels * window
-    else:
-        weight_elements = padded(out_channels, pad) * padded(group_channels, pad if groups == 1 else 1) * window
-    gather = threads() * channels * y_elements * itemsize + 128 if strided and window == 1 and not amx else 0
-    return _Blocks(
-        source=0 if first and not amx else samples * padded(channels, pad) * product(image) * itemsize,
-        weight=weight_elements * itemsize,
-        output=samples * padded(out_channels, pad) * y_elements * itemsize,
-        gather=gather, itemsize=itemsize, depthwise=depthwise, strided=strided, amx=amx)
 
 
 def forward(args: Any, kwargs: Any, out: Any) -> int:
     """Scratch of `aten.convolution`: the copies, then the output twice."""
     x, weight, _, stride, padding, dilation, transposed, _, groups = args
     if not _through_onednn(x, weight, stride, dilation, groups):
-        return 0 if _is_pointwise(weight, stride, padding) else _columns(x, weight, out.shape, groups)
+        return 0 if _is_pointwise(weight, stride, padding) else _columns(x, weight, out.shape)
     if _channels_last(x, weight):
-        return nbytes(weight)
-    blocks = _transposed(x, weight, out, stride, groups) if transposed else _blocks(x, weight, out.shape, stride, groups)
-    copies = _input_copy(x)
-    buffer = blocks.gather + (_accumulators(weight) if blocks.amx else 0)
-    computing = blocks.source + blocks.weight + blocks.output + buffer
-    copying_back = blocks.output + nbytes(out) * (2 if blocks.amx or transposed else 1)
-    return copies + max(computing, copying_back) - nbytes(out)
+        return _channels_last_copy(weight) + nbytes(weight) + 6168 * threads()
+    layouts = _layouts(x, weight, out, stride, groups, transposed)
+    buffer = layouts.gather + (_accumulators(weight) if layouts.amx else 0)
+    if layouts.amx and layouts.strided and product(weight.shape[2:]) > 1:
+        buffer = int(3.3 * threads() * nbytes(x) / x.shape[0])  # rows of the image, gathered
+    twice = layouts.amx or (transposed and layouts.strided)
+    if transposed and layouts.strided:
+        buffer += 8192 * threads() * x.shape[-1] + 28720
+    computing = layouts.x + layouts.weight + layouts.y + buffer
+    return copy_bytes(x) + max(computing, layouts.y + nbytes(out) * (2 if twice else 1)) - nbytes(out)
 
 
 def backward(args: Any, kwargs: Any, out: Any) -> int:
     """Scratch of `aten.convolution_backward`: first the input's gradient, then the weight's."""
     grad, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = args
     if not _through_onednn(x, weight, stride, dilation, groups):
-        return 0 if _is_pointwise(weight, stride, padding) else _columns(x, weight, grad.shape, groups)
-    left = sum(nbytes(t) for t in out if t is not None)
+        return _columns(x, weight, grad.shape) if mask[1] and not _is_pointwise(weight, stride, padding) else 0
     if _channels_last(x, weight):
-        return nbytes(weight) + _reduction(grad, x, weight, stride, groups, nbytes(weight))
-    if transposed:
-        blocks = _transposed(x, weight, grad, stride, groups)
-    else:
-        blocks = _blocks(x, weight, grad.shape, stride, groups)
-    peak = left
+        return _channels_last_backward(grad, x, weight, groups, mask)
+    layouts = _layouts(x, weight, grad, stride, groups, transposed)
+    left = peak = sum(nbytes(t) for t in out if t is not None)
     if mask[0]:
-        peak = max(peak, _data_peak(blocks, x, weight, grad, groups, transposed))
+        peak = max(peak, _input_gradient(layouts, grad, x, weight, groups, transposed))
     if mask[1]:
         before = nbytes(x) if mask[0] else 0
-        peak = max(peak, before + _weight_peak(blocks, grad, x, weight, stride, groups))
-    return _input_copy(grad) + _input_copy(x) + peak - left
+        peak = max(peak, before + _weight_gradient(layouts, grad, x, weight, stride, groups))
+    return copy_bytes(grad) + copy_bytes(x) + peak - left
 
 
-def _data_peak(blocks: _Blocks, x: Any, weight: Any, grad: Any, groups: int, transposed: bool) -> int:
-    group_channels = weight.shape[1]
-    copied_twice = blocks.amx or (
-        blocks.strided and not blocks.depthwise and (groups == 1 or group_channels > 16 or group_channels % 8 > 0))
-    buffer = 16384 * threads() * grad.shape[-1] + 28720 if copied_twice and not blocks.amx else 0
-    if blocks.amx:
-        buffer = _accumulators(weight)
-    computing = blocks.output + blocks.weight + blocks.source + buffer
-    return max(computing, blocks.source + nbytes(x) * (2 if copied_twice and not transposed else 1))
-
-
-def _weight_peak(blocks: _Blocks, grad: Any, x: Any, weight: Any, stride: Any, groups: int) -> int:
-    kernel = max(weight.shape[2:])
-    if not blocks.amx and groups > 1 and (kernel > 3 if blocks.depthwise else weight.shape[1] < 8):
-        return int(9.3 * nbytes(weight))  # by im2col, reading the plain tensors
-    if blocks.amx:
-        images = (nbytes(x) + nbytes(grad)) // x.shape[0]
-        buffer = threads() * (2 * blocks.weight + int(0.8 * images))
+def _layouts(x: Any, weight: Any, y: Any, stride: Any, groups: int, transposed: bool) -> _Layouts:
+    if transposed:  # the gradient of a plain one: input and output change places
+        plain = _layouts(y, weight, x, stride, groups, False)
+        return _Layouts(plain.y, plain.weight, plain.x, 0, plain.depthwise, plain.strided, plain.amx)
+    itemsize, channels, (outputs, group_channels, *kernel) = x.element_size(), x.shape[1], weight.shape
+    depthwise = groups > 1 and groups == channels == outputs
+    amx = x.dtype in _REDUCED and _amx() and not depthwise
+    block = 16 if _avx512() else 8
+    pad = block if (groups == 1 or depthwise) and not amx else 1
+    image = channels <= 4 and groups == 1 and not amx  # read as it is
+    if depthwise:
+        weights = padded(groups, block)
     else:
-        buffer = _reduction(grad, x, weight, stride, groups, blocks.weight) + blocks.gather
-    return max(blocks.output + blocks.source + blocks.weight + buffer, blocks.weight + nbytes(weight))
+        weights = padded(outputs, pad) * (group_channels if image or groups > 1 else padded(group_channels, pad))
+    strided, window, positions = max(stride) > 1, product(kernel), product(y.shape[2:])
+    gather = threads() * channels * positions * itemsize + 128 if strided and window == 1 and not amx else 0
+    return _Layouts(
+        x=0 if image else x.shape[0] * padded(channels, pad) * product(x.shape[2:]) * itemsize,
+        weight=weights * window * itemsize,
+        y=x.shape[0] * padded(outputs, pad) * positions * itemsize,
+        gather=gather, depthwise=depthwise, strided=strided, amx=amx)
 
 
-def _reduction(grad: Any, x: Any, weight: Any, stride: Any, groups: int, weight_bytes: int) -> int:
-    """Partial weight gradients, one for each thread that the samples are divided among: oneDNN's own cost model."""
-    total = threads()
-    if total < groups:
-        return 0
-    total //= groups
-    block = 16
+def _input_gradient(layouts: _Layouts, grad: Any, x: Any, weight: Any, groups: int, transposed: bool) -> int:
+    group_channels = weight.shape[1]
+    blocked = layouts.depthwise or (groups > 1 and group_channels in (8, 16))
+    reduced_depthwise = layouts.depthwise and x.dtype in _REDUCED
+    twice = layouts.amx or (layouts.strided and (reduced_depthwise or not blocked) and not transposed)
+    buffer = 0
+    if layouts.amx:
+        buffer = _accumulators(weight)
+    elif twice:
+        buffer = 16384 * threads() * grad.shape[-1] + 28720
+    computing = layouts.y + layouts.weight + layouts.x + buffer
+    return max(computing, layouts.x + nbytes(x) * (2 if twice else 1))
+
+
+def _weight_gradient(layouts: _Layouts, grad: Any, x: Any, weight: Any, stride: Any, groups: int) -> int:
+    largest = max(weight.shape[2:])
+    small_groups = groups > 1 and (largest > 3 if layouts.depthwise else weight.shape[1] < 8)
+    if not layouts.amx and (largest > _LARGEST_DIRECT or small_groups):
+        return nbytes(weight) + _by_columns(grad, weight)
+    if layouts.amx:
+        parts = threads() if product(weight.shape[2:]) == 1 else _sample_groups(grad, x, weight, stride, groups)
+        sums = 2 * layouts.weight * parts  # in fp32
+        buffer = sums + int(0.6 * threads() * (nbytes(x) + nbytes(grad)) / x.shape[0])
+    else:
+        buffer = layouts.weight * (_sample_groups(grad, x, weight, stride, groups) - 1) + layouts.gather
+    return max(layouts.y + layouts.x + layouts.weight + buffer, layouts.weight + nbytes(weight))
+
+
+def _by_columns(grad: Any, weight: Any) -> int:
+    """Columns of one image and four partial gradients, for each thread that takes part."""
+    window, positions = product(weight.shape[1:]), product(grad.shape[2:])
+    columns = window * positions * weight.element_size()
+    workers = threads() if window >= 256 or positions <= 400 or threads() > 2 else 1
+    return workers * (4 * nbytes(weight) + columns + 256)
+
+
+def _sample_groups(grad: Any, x: Any, weight: Any, stride: Any, groups: int) -> int:
+    """Into how many parts the samples are divided, each with a weight gradient of its own: oneDNN's cost model."""
+    if threads() < groups:
+        return 1
+    total, block = threads() // groups, 16
     inner, outer = (padded(side // groups, block) // block for side in (x.shape[1], weight.shape[0]))
     samples = x.shape[0]
     image = block * product(x.shape[2:]) // product(stride)
@@ -141,13 +149,30 @@ def _reduction(grad: Any, x: Any, weight: Any, stride: Any, groups: int, weight_
             now = cost(by_sample, by_outer, min(rest // by_outer, inner))
             if now <= best:
                 best, chosen = now, by_sample
-    return weight_bytes * (chosen - 1)
+    return chosen
 
 
-def _transposed(x: Any, weight: Any, y: Any, stride: Any, groups: int) -> _Blocks:
-    """A transposed convolution is the gradient of the plain one: output and input change places."""
-    swapped = _blocks(y, weight, x.shape, stride, groups)
-    return _Blocks(swapped.output, swapped.weight, swapped.source, 0, swapped.itemsize, swapped.depthwise, False, swapped.amx)
+def _channels_last_backward(grad: Any, x: Any, weight: Any, groups: int, mask: Any) -> int:
+    layout = torch.channels_last
+    copies = sum(nbytes(t) for t in (grad, x) if not t.is_contiguous(memory_format=layout))
+    copy = _channels_last_copy(weight)
+    kernel = max(weight.shape[2:])
+    wide_depthwise = groups > 1 and groups == x.shape[1] == weight.shape[0] and kernel > 3
+    partial = 256 * nbytes(weight) if wide_depthwise else 0
+    scratch = copy + nbytes(weight) + 6232 * threads()
+    if mask[1]:
+        scratch = max(scratch, copy + 2 * nbytes(weight) + partial - (0 if copy or partial else nbytes(weight)))
+    return copies + scratch
+
+
+def _channels_last_copy(weight: Any) -> int:
+    return 0 if weight.is_contiguous(memory_format=torch.channels_last) else nbytes(weight)
+
+
+def _channels_last(x: Any, weight: Any) -> bool:
+    """Whether the call works on channels-last tensors as they are."""
+    return x.dim() == 4 and any(
+        t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in (x, weight))
 
 
 def _through_onednn(x: Any, weight: Any, stride: Any, dilation: Any, groups: int) -> bool:
@@ -164,7 +189,7 @@ def _through_onednn(x: Any, weight: Any, stride: Any, dilation: Any, groups: int
     return worth and (groups > 1 or wide or x.shape[0] > 1 or x.numel() > 20480)
 
 
-def _columns(x: Any, weight: Any, y_shape: Any, groups: int) -> int:
+def _columns(x: Any, weight: Any, y_shape: Any) -> int:
     return x.shape[0] * x.shape[1] * product(weight.shape[2:]) * product(y_shape[2:]) * x.element_size()
 
 
@@ -172,19 +197,8 @@ def _is_pointwise(weight: Any, stride: Any, padding: Any) -> bool:
     return max(weight.shape[2:]) == 1 and max(stride) == 1 and max(padding) == 0
 
 
-def _input_copy(x: Any) -> int:
-    return 0 if x.is_contiguous() else nbytes(x)
-
-
-def _channels_last(x: Any, weight: Any) -> bool:
-    """Whether the call works on channels-last tensors as they are."""
-    if x.dim() != 4:
-        return False
-    return any(t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in (x, weight))
-
-
 def _accumulators(weight: Any) -> int:
-    return 16384 * threads() * max(1, product(weight.shape[2:])) // 2 + 48
+    return 8192 * threads() * product(weight.shape[2:]) + 48
 
 
 def _avx512() -> bool:

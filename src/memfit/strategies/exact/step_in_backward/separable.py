@@ -12,13 +12,15 @@ from memfit.strategies.exact.step_in_backward.one import plain_step, step_one
 
 _KNOWN = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop",
           "Adafactor", "SparseAdam", "Muon")
+_KNOWN_PACKAGES = ("torchao", "bitsandbytes")  # low-bit states, parameter by parameter
 _COUPLED = ("LBFGS",)
 
 
 def why_coupled(optimizer: torch.optim.Optimizer) -> str | None:
     """One line if stepping parameters one by one is not the same, or cannot be shown to be; else None."""
     kind = type(optimizer)
-    if kind.__module__.startswith("torch.optim") and kind.__name__ in _KNOWN:
+    package = kind.__module__.partition(".")[0]
+    if package in _KNOWN_PACKAGES or (package == "torch" and kind.__name__ in _KNOWN):
         return None
     if kind.__name__ in _COUPLED:
         return f"{kind.__name__} steps all parameters as one vector"
