@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Public names come from `memfit.api` when first used (PEP 562), so that `import memfit` brings no torch."""
     if name in __all__:
-        from memfit import api
-
-        return getattr(api, name)
+        return getattr(import_module("memfit.api"), name)
     raise AttributeError(f"module 'memfit' has no attribute {name!r}")
 
 

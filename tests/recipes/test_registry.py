@@ -12,7 +12,8 @@ import pytest
 from memfit.core.errors import UsageError
 from memfit.jobs import run_step
 from memfit.jobs.targets import check_settings
-from memfit.recipes import RECIPES, load, prepare, recipe, starter_source
+from memfit.recipes import RECIPES, load, prepare, recipe
+from memfit.recipes.template import TEMPLATE
 
 IMAGES = ("vit-mini", "vit-s16", "vit-base", "resnet18", "resnet50", "mobilenet-v3", "efficientnet-b0")
 
@@ -95,10 +96,9 @@ def test_calling_a_prepared_recipe_imports_no_library() -> None:
     assert printed(code) == "set()"
 
 
-def test_the_starter_file_works_as_it_is(tmp_path: Path) -> None:
-    pytest.importorskip("memfit.api", exc_type=ImportError)
+def test_the_template_works_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "train_job.py"
-    path.write_text(starter_source())
+    path.write_text(TEMPLATE)
     job = load(f"{path}:job", {"batch": 2, "seq": 32})
     assert job.name == f"{path}:job"
     first = float(run_step(job, job.batch).loss)

@@ -1,36 +1,97 @@
-"""From a TARGET's words to a plan, for every command that needs one."""
+"""From the words of a command to a plan, for every command that needs one."""
 
 from __future__ import annotations
 
-from memfit.core.results import Plan
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memfit.cli.progress import say
+from memfit.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from memfit.core.results import Plan
+
+DEFAULT_FIDELITY = "resampled"
 
 
-def planned(
-    target: str,
-    settings: list[str],
-    *,
-    budget: str | None,
-    device: str | None,
-    host_budget: str | None,
-    fidelity: str,
-    plan_file: str | None = None,
-    largest_batch: bool = False,
-) -> Plan:
-    """The plan of a file, or the one made for the budget (which may say that nothing fits). Raises UsageError."""
+@dataclass(frozen=True)
+class Request:
+    """What the user asked to be planned. `plan_file` stands instead of a budget; None is what was not given."""
+
+    target: str
+    settings: Mapping[str, Any]
+    budget: str | None = None
+    device: str | None = None
+    host_budget: str | None = None
+    fidelity: str | None = None
+    plan_file: str | None = None
+
+
+def request(
+    target: str, settings: Sequence[str] | None, *, budget: str | None = None, device: str | None = None,
+    host_budget: str | None = None, fidelity: str | None = None, plan_file: str | None = None,
+) -> Request:
+    """The request, checked as far as that needs neither the TARGET nor torch. Raises UsageError."""
+    from memfit.core.fidelity import Fidelity
+    from memfit.core.units import is_share, parse_size
+    from memfit.hardware import find_device
     from memfit.jobs.targets import parse_settings
-    from memfit.plan import make_plan, read_plan
-    from memfit.plan.files import check_belongs
+
+    if plan_file is not None and budget is not None:
+        raise UsageError("--plan and --budget were both given", "the plan has its own budget: leave one of them out")
+    if fidelity is not None:
+        Fidelity.parse(fidelity)
+    if budget is not None:
+        parse_size(budget, whole_bytes=1 << 40)
+    if host_budget is not None:
+        if is_share(host_budget):
+            raise UsageError(f"--host-budget {host_budget!r} is a share", "give a size in bytes, such as 8GiB")
+        parse_size(host_budget)
+    find_device(device)
+    return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file)
+
+
+def planned(asked: Request, *, largest_batch: bool = False) -> Plan:
+    """The plan of a file, seen anew for this job, or the one made for the budget; it may say that nothing fits.
+
+    Raises UsageError for a TARGET, plan file or size that is no good, and Untraceable.
+    """
+    from memfit.plan import make_plan
     from memfit.recipes import load
     from memfit.train.probing import barred_strategies
 
-    job = load(target, parse_settings(settings))
-    if plan_file is not None:
-        from memfit.jobs.identity import model_hash
-        from memfit.trace import FakeWorld, fake_job
-
-        made = read_plan(plan_file)
-        check_belongs(made, model_hash(fake_job(job, FakeWorld()).model))
-        return made
+    say(f"planning {asked.target}")
+    job = load(asked.target, asked.settings)
+    if asked.plan_file is not None:
+        return _from_file(asked, job, largest_batch)
     barred, notes = barred_strategies(job)
-    return make_plan(job, budget=budget, device=device, host_budget=host_budget, fidelity=fidelity, target=target,
-                     barred=barred, notes=notes, want_largest_batch=largest_batch)
+    return make_plan(job, budget=asked.budget, device=asked.device, host_budget=asked.host_budget,
+                     fidelity=asked.fidelity or DEFAULT_FIDELITY, target=asked.target, barred=barred, notes=notes,
+                     want_largest_batch=largest_batch)
+
+
+def require_fit(made: Plan) -> Plan:
+    """The plan, or DoesNotFit with its floor."""
+    if not made.fits:
+        from memfit.plan.advice import does_not_fit
+
+        raise does_not_fit(made)
+    return made
+
+
+def _from_file(asked: Request, job: Any, largest_batch: bool) -> Plan:
+    from memfit.core.fidelity import Fidelity
+    from memfit.plan import read_plan
+    from memfit.plan.review import reviewed
+
+    assert asked.plan_file is not None
+    read = read_plan(asked.plan_file)
+    if asked.device not in (None, read.device):
+        raise UsageError(f"the plan {asked.plan_file} is for {read.device}, not {asked.device}",
+                         f"leave out --device, or plan for it: memfit plan {asked.target} --device {asked.device}")
+    seen = reviewed(read, job, want_largest_batch=largest_batch)
+    if asked.fidelity is not None and not Fidelity.parse(asked.fidelity).allows(Fidelity.parse(seen.fidelity)):
+        raise UsageError(f"the plan {asked.plan_file} gives {seen.fidelity} results, and --fidelity is {asked.fidelity}",
+                         f"leave out --fidelity, or plan again: memfit plan {asked.target} --fidelity {asked.fidelity}")
+    return seen

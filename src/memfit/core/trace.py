@@ -31,7 +31,8 @@ class Storage:
     dtype: str
 
 
-CATEGORIES = ("parameters", "gradients", "optimizer_state", "activations", "inputs", "buffers", "temporaries", "workspace")
+CATEGORIES: tuple[str, ...] = (
+    "parameters", "gradients", "optimizer_state", "activations", "inputs", "buffers", "temporaries", "workspace")
 
 
 @dataclass(frozen=True, slots=True)

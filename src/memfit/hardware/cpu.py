@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from memfit.core.device import Device
-from memfit.launch.host import capacity_host_bytes
+from memfit.hardware.host import capacity_host_bytes
 
 _FLOPS_A_CORE = 5e10  # float32; a placeholder of the right size until the machine's own rates are measured
 _BANDWIDTH = 1e10

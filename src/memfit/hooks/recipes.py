@@ -143,7 +143,7 @@ class RecipeBook:
 
 def view_of(tensor: torch.Tensor, recipe: Recipe) -> View:
     """The tensor as a view of a recipe's storage."""
-    return View(recipe, tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset(), tensor.dtype)
+    return View(recipe, tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset()), tensor.dtype)
 
 
 def without_side_effects(func: Any, args: Any) -> tuple[Any, Any]:

@@ -26,8 +26,8 @@ def tensors(batch: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         for field in dataclasses.fields(batch):
             yield from tensors(getattr(batch, field.name))
-    elif hasattr(batch, "data") and isinstance(batch.data, Mapping):  # transformers' BatchEncoding is a UserDict
-        yield from tensors(batch.data)
+    elif isinstance(encoded := getattr(batch, "data", None), Mapping):  # transformers' BatchEncoding is a UserDict
+        yield from tensors(encoded)
 
 
 def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -43,8 +43,8 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return _with_attributes(batch, {f.name: map_tensors(getattr(batch, f.name), change)
                                         for f in dataclasses.fields(batch)})
-    if hasattr(batch, "data") and isinstance(batch.data, Mapping):
-        return _with_attributes(batch, {"data": map_tensors(dict(batch.data), change)})
+    if isinstance(encoded := getattr(batch, "data", None), Mapping):
+        return _with_attributes(batch, {"data": map_tensors(dict(encoded), change)})
     if isinstance(batch, Mapping):
         copied: Any = copy.copy(batch)
         for key, inner in batch.items():

@@ -9,13 +9,11 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from memfit.core.device import Device
 from memfit.core.errors import UsageError
 from memfit.core.files import write_atomic
 
@@ -46,16 +44,6 @@ def machine_rates(*, again: bool = False) -> dict[str, Any]:
     with suppress(UsageError):
         write_atomic(path, json.dumps(measured, indent=2) + "\n")
     return measured
-
-
-def with_measured_rates(device: Device) -> Device:
-    """`cpu` with this machine's measured rates in place of estimates; another device as it is."""
-    if device.kind != "cpu":
-        return device
-    seen = machine_rates()
-    sources = {**device.sources, "rates": f"measured on {seen['processor']}, {seen['threads']} threads"}
-    return replace(device, rates={**device.rates, **seen["rates"]}, bandwidth=seen["bandwidth"],
-                   overhead_s=seen["overhead_s"], sources=sources)
 
 
 def measure_rates() -> dict[str, Any]:

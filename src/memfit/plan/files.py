@@ -1,7 +1,8 @@
-"""Plans as TOML files: saved, read, edited, applied again."""
+"""Plans as files: saved as TOML, read, edited, applied again; the JSON of a plan is read as well."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,22 +36,31 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a plan. Raises UsageError for a file that is missing, no TOML, or of another version."""
+    """Read a plan. Raises UsageError for a file that is missing, neither TOML nor JSON, or of another version."""
     try:
-        document = tomllib.loads(Path(path).read_text())
+        document = _parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the plan {path}: {error.strerror}", "make one: memfit plan TARGET --budget S -o plan.toml") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a plan file: {error}", "make a new one: memfit plan TARGET -o plan.toml") from None
+    except ValueError as error:  # TOML, JSON and UTF-8 errors are all of this kind
+        raise UsageError(f"{path} is not a plan file: {str(error).splitlines()[0]}",
+                         "make a new one: memfit plan TARGET -o plan.toml") from None
     schema = document.pop("schema", None)
     if schema != Plan.schema:
         raise UsageError(f"{path} has the schema {schema!r}; this memfit reads {Plan.schema!r}",
                          "make a new one: memfit plan TARGET -o plan.toml")
     try:
         return _as_plan(document)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is no whole plan: {type(error).__name__} {error}",
                          "make a new one: memfit plan TARGET -o plan.toml") from None
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if not text.lstrip().startswith("{"):
+        return tomllib.loads(text)
+    document = json.loads(text)
+    assert isinstance(document, dict)
+    return document
 
 
 def check_belongs(plan: Plan, model_hash: str) -> None:

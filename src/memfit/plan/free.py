@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memfit.core.device import Device
 from memfit.core.errors import UsageError
-from memfit.launch.host import free_host_bytes
+from memfit.hardware.host import free_host_bytes
 
 
 def free_bytes(device: Device) -> tuple[int, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-
 from memfit.core.device import Device
 from memfit.core.strategy import Choice
 from memfit.core.trace import Kind, Trace

@@ -11,7 +11,7 @@ from memfit.core.strategy import Choice
 from memfit.plan.checkpointing import Checkpointing
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.recomputing import Recomputing
-from memfit.plan.selection import Selection, pareto
+from memfit.plan.selection import Selection
 
 _PLAIN_BONUS = 0.97  # a mix must be predicted at least this much faster than plain to replace it where plain fits
 _TRIES = 24
@@ -54,7 +54,7 @@ def _selections(explorer: Explorer, candidate: Candidate, banned: frozenset[str]
         found += Checkpointing(candidate.trace, explorer.device, banned).selections()
     if _composes(candidate, Choice("recompute", {"tensors": []})):
         found += Recomputing(candidate.trace, explorer.device).selections()
-    return pareto(found)
+    return found  # both families whole: their bounds may be a little off, so neither rules out the other
 
 
 def _composes(candidate: Candidate, choice: Choice) -> bool:
@@ -78,17 +78,24 @@ def _worth_trying(ranked: list[Point], budget_bytes: int) -> Iterator[Point]:
             tried += 1
             if tried == _TRIES:
                 break
-    yield from sorted(ranked, key=lambda p: (p.high_bytes, p.order))[:4]
+    yield from _lowest(ranked)
 
 
 def smallest(explorer: Explorer, ranked: list[Point]) -> Candidate:
     """The candidate with the lowest simulated upper end among the lowest bounds."""
     best = explorer.plain
-    for point in sorted(ranked, key=lambda p: (p.high_bytes, p.order))[:4]:
+    for point in _lowest(ranked):
         candidate = explorer.candidate(point.choices)
         if isinstance(candidate, Candidate) and _key(candidate) < _key(best):
             best = candidate
     return best
+
+
+def _lowest(ranked: list[Point]) -> list[Point]:
+    """Points with the lowest bounds, of each way to treat saved tensors a few."""
+    upwards = sorted(ranked, key=lambda p: (p.high_bytes, p.order))
+    checkpointed = [p for p in upwards if any(c.name == "checkpoint" for c in p.choices)]
+    return list({repr(p.choices): p for p in (*upwards[:3], *checkpointed[:2])}.values())
 
 
 def _key(candidate: Candidate) -> tuple[int, float]:

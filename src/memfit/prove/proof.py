@@ -18,7 +18,7 @@ from memfit.core.fidelity import Fidelity
 from memfit.core.results import Plan, Side, Verdict
 from memfit.jobs import Job
 from memfit.launch import WorkerResult, allowance, can_enforce, process_memory
-from memfit.launch.host import free_host_bytes
+from memfit.hardware.host import free_host_bytes
 from memfit.prove.compare import Comparison, compare
 from memfit.prove.ship import ship
 from memfit.prove.sides import OnEvent, run_side, run_together

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -61,8 +60,3 @@ def load(target: str, settings: Mapping[str, Any] | None = None) -> Job:
 def recipe(name: str, **settings: Any) -> Job:
     """A ready job by its name: `recipe("vit-mini", batch=64)`."""
     return load(name, settings)
-
-
-def starter_source() -> str:
-    """The text of a commented TARGET file that works as it is: `memfit train train_job.py:job`."""
-    return Path(__file__).with_name("starter.py").read_text(encoding="utf-8")

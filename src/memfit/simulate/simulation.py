@@ -78,12 +78,12 @@ def alive_at(trace: Trace, event: int) -> list[int]:
 
 def _cpu_peak(allocated: int) -> Peak:
     margin = max(int(allocated * _CPU_MARGIN), _CPU_MARGIN_BYTES)
-    low, high = allocated - margin, allocated + margin
+    low, high = max(0, allocated - margin), allocated + margin
     return Peak(allocated, low, high, allocated, low, high, allocated + _CPU_PROCESS_BYTES, low, high)
 
 
 def _at_peak(trace: Trace, event: int, alive: Sequence[int]) -> AtPeak:
-    by_category = dict.fromkeys(CATEGORIES, 0)
+    by_category: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     for index in alive:
         by_category[trace.storages[index].category] += trace.storages[index].nbytes
     op = _operator_at(trace, event)
@@ -112,7 +112,7 @@ def _largest(trace: Trace, alive: Sequence[int]) -> tuple[LargeTensor, ...]:
 
 def timeline(trace: Trace, peak_event: int, peak_bytes: int, at_peak: AtPeak) -> Timeline:
     """Bytes by category over the step, thinned to at most about 600 points, the peak among them."""
-    totals = dict.fromkeys(CATEGORIES, 0)
+    totals: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     for storage in trace.storages[: trace.resident]:
         totals[storage.category] += storage.nbytes
     every = max(1, len(trace.events) // _POINTS)

@@ -139,7 +139,8 @@ def _write(
                folder / "rest.pt")
     about = {"schema": _SCHEMA, "place": asdict(place), "model_hash": model_hash(job.model),
              "plan_hash": plan_hash(choices),
-             "plan": [{"name": one.name, "settings": dict(one.settings)} for one in choices], "target": job.name, "memfit_version": memfit.__version__, "torch_version": torch.__version__}
+             "plan": [{"name": one.name, "settings": dict(one.settings)} for one in choices],
+             "target": job.name, "memfit_version": memfit.__version__, "torch_version": torch.__version__}
     (folder / "checkpoint.json").write_text(json.dumps(about, indent=2) + "\n")
     for path in folder.iterdir():
         _sync(path)

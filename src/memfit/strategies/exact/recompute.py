@@ -75,7 +75,8 @@ def out_of_place(func: Any) -> Any:
 
 
 def _whole(tensor: torch.Tensor) -> bool:
-    return tensor.storage_offset() == 0 and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    covered = tensor.numel() * tensor.element_size()
+    return bool(tensor.storage_offset() == 0 and covered == tensor.untyped_storage().nbytes())
 
 
 @contextmanager

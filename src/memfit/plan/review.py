@@ -1,0 +1,49 @@
+"""A plan that was read from a file, seen anew for the job that it is to be applied to: files are edited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memfit.apply import plan_code, plan_fidelity, strategies
+from memfit.core.errors import UsageError
+from memfit.core.results import Plan, PlannedStrategy, Predicted
+from memfit.core.strategy import Choice
+from memfit.jobs import Job
+from memfit.jobs.identity import model_hash
+from memfit.plan.explore import Candidate, Explorer
+from memfit.plan.files import check_belongs
+from memfit.plan.largest import largest_batch
+from memfit.plan.target import target_device
+
+
+def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
+    """The plan with its strategies as they stand in it now, and what is predicted of them and of plain for this job.
+
+    `fits` is false where the prediction is above the plan's budget. Reasons, floor and frontier stay as they were.
+    Raises UsageError for a plan of another model or version, or one whose strategies do not apply.
+    """
+    began = time.perf_counter()
+    device = target_device(plan.device)
+    explorer = Explorer(job, device)
+    check_belongs(plan, model_hash(explorer.fake.model))
+    choices = tuple(Choice(one.name, dict(one.settings)) for one in plan.strategies)
+    seen = explorer.candidate(choices)
+    if not isinstance(seen, Candidate):
+        raise UsageError(f"the plan does not apply to this job: {seen}", "correct it, or make a new one: memfit plan TARGET")
+    plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
+    largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
+    return replace(
+        plan, target=job.name or plan.target, fits=seen.simulation.peak.high_bytes <= budget_bytes,
+        fidelity=plan_fidelity(explorer.fake, choices).value, strategies=_named(plan.strategies, explorer.fake),
+        predicted=Predicted(seen.simulation.peak, seen.simulation.step_s), baseline=Predicted(plain.peak, plain.step_s),
+        slowdown=seen.simulation.step_s / max(plain.step_s, 1e-12), largest_batch=largest,
+        floor_bytes=min(plan.floor_bytes, seen.simulation.peak.high_bytes), took_s=time.perf_counter() - began,
+        model_hash=model_hash(explorer.fake.model), timeline=seen.simulation.timeline,
+        baseline_timeline=plain.timeline, source=plan_code(choices, explorer.fake))
+
+
+def _named(planned: Sequence[PlannedStrategy], fake: Job) -> tuple[PlannedStrategy, ...]:
+    """With each one's fidelity for this job, whatever the file says."""
+    return tuple(replace(one, fidelity=strategies()[one.name].fidelity(fake, one.settings).value) for one in planned)
