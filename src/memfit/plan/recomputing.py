@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from memfit.core.device import Device
 from memfit.core.strategy import Choice
 from memfit.core.trace import Kind, Trace
+from memfit.hooks.tensor_recompute import write_tensors
 from memfit.plan.selection import Selection, pareto
 from memfit.simulate import op_seconds
-from memfit.strategies.exact.recompute import write_tensors
 from memfit.trace.usage import Curve, usage
 
 _RANDOM = frozenset({
