@@ -36,15 +36,17 @@ def memfit(*words: str) -> tuple[int, dict[str, Any]]:
         return result.returncode, {"error": result.stderr[-300:]}
 
 
-def flags(settings: tuple[str, ...]) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
+def words(target: str, settings: tuple[str, ...]) -> list[str]:
+    """TARGET and its settings on the command line."""
+    file = Path(__file__).with_name("targets.py")
+    return [f"{file}:steps_only", *(word for one in (f"name={target}", *settings) for word in ("--set", one))]
 
 
 def cell(target: str, settings: tuple[str, ...], budget: str) -> dict[str, Any]:
     """One budget tried: plan, then train three steps under the limit."""
     began = time.perf_counter()
-    code, document = memfit("train", target, "--budget", budget, "--fidelity", "reduced", "--steps", str(STEPS), "--enforce",
-                            *flags(settings))
+    code, document = memfit("train", *words(target, settings), "--budget", budget, "--fidelity", "reduced", "--steps",
+                            str(STEPS), "--enforce")
     row: dict[str, Any] = {"target": target, "settings": " ".join(settings), "budget": budget, "exit_code": code,
                            "took_s": round(time.perf_counter() - began, 1)}
     if document.get("schema") == "memfit.plan/1":
@@ -68,14 +70,14 @@ def _run(document: dict[str, Any]) -> dict[str, Any]:
 
 def floor(target: str, settings: tuple[str, ...]) -> list[dict[str, Any]]:
     """The floor run as a budget, and the budget 5 % below it."""
-    code, document = memfit("plan", target, "--budget", "1%", "--fidelity", "reduced", *flags(settings))
+    code, document = memfit("plan", *words(target, settings), "--budget", "1%", "--fidelity", "reduced")
     if code != 3:
         return [{"target": target, "settings": " ".join(settings), "budget": "floor", "outcome": "FAILED", "exit_code": code,
                  "strategies": str(document.get("error", document))[:300]}]
     lowest = document["floor_bytes"]
     at_floor = {**cell(target, settings, str(lowest)), "budget": "floor", "floor_bytes": lowest}
     below = int(0.95 * lowest)
-    code, document = memfit("plan", target, "--budget", str(below), "--fidelity", "reduced", *flags(settings))
+    code, document = memfit("plan", *words(target, settings), "--budget", str(below), "--fidelity", "reduced")
     return [at_floor, {"target": target, "settings": " ".join(settings), "budget": "95% of floor", "budget_bytes": below,
                        "exit_code": code, "outcome": "no plan" if code == 3 else "PLAN BELOW FLOOR", "floor_bytes": lowest}]
 

@@ -18,13 +18,13 @@ enforced = pytest.mark.skipif(not can_enforce(), reason="this system cannot enfo
 
 def in_child(source: str, settled: bool = True, exact: bool = False) -> dict[str, object]:
     command = [sys.executable, "-c", textwrap.dedent(source)]
-    done = subprocess.run(command, env=settled_environment(exact=exact) if settled else None, capture_output=True, text=True,
-                          timeout=60, check=True)
+    environment = settled_environment(exact=exact) if settled else None
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout)
 
 
 def test_status_is_read_in_bytes() -> None:
-    memory = parse_status("Name:\tpython\nVmData:\t  20 kB\nRssAnon:\t 4 kB\nRssShmem:\t 3 kB\nRssFile: 2 kB\nVmHWM: 9 kB\n")
+    memory = parse_status("Name:\tx\nVmData:\t  20 kB\nRssAnon:\t 4 kB\nRssShmem: 3 kB\nRssFile: 2 kB\nVmHWM: 9 kB\n")
     assert (memory.data_bytes, memory.anonymous_bytes, memory.shared_bytes) == (20480, 4096, 3072)
     assert (memory.file_bytes, memory.peak_resident_bytes, memory.resident_bytes) == (2048, 9216, 7168)
 

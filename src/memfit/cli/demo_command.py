@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from memfit.cli import options
-from memfit.cli.output import document_only, show
+from memfit.cli.output import conclude, document_only, with_error
+from memfit.cli.progress import say
+
+if TYPE_CHECKING:
+    from memfit.core.results import Plan, Run, Verdict
 
 TARGET, BUDGET, STEPS, COMPARED = "vit-mini", "25%", 64, 10
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the demonstration has seen. `losses` are those of the run, step by step."""
+
+    made: Plan
+    verdict: Verdict
+    run: Run
+    losses: list[float]
 
 
 def demo(
@@ -19,59 +33,67 @@ def demo(
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps to train.")] = STEPS,
     as_json: options.AsJson = False,
 ) -> int:
-    """Train a ViT on real digits in a quarter of the memory that it needs, and prove that the result is the same."""
+    """The whole story in under two minutes, on this machine.
+
+    Trains a ViT on real digits in a quarter of the memory that it needs, shows plain PyTorch dying there, and proves
+    that the result is the same.
+    """
     with document_only(as_json):
-        verdict, run, made, losses = _story(steps)
-        report = _page(verdict, run, made, losses, out)
-        accuracy = run["evaluation"].get("accuracy")
-        verdict = replace(verdict, demo={
-            "accuracy": accuracy, "loss_first": run["loss_first"], "loss_last": run["loss_last"], "report": report})
-        text = _text(verdict, run, accuracy, report)
-    show(verdict.to_dict(), text, as_json)
-    from memfit.cli.prove_command import exit_code
+        from memfit.prove import error_of
 
-    return exit_code(verdict)
+        story = _story(steps)
+        report = _page(story, out)
+        verdict = replace(story.verdict, demo={
+            "accuracy": story.run.evaluation.get("accuracy"), "loss_first": story.run.loss_first,
+            "loss_last": story.run.loss_last, "report": report})
+        text = _text(story, report)
+    return conclude(verdict.to_dict(), text, as_json, error_of(verdict))
 
 
-def _story(steps: int) -> tuple[Any, dict[str, Any], Any, list[float]]:
-    from memfit.cli.planning import planned
-    from memfit.cli.running import require_fit, run_training, train_spec
-    from memfit.prove import prove_target
+def _story(steps: int) -> Story:
+    from memfit.cli import planning
+    from memfit.prove import error_of, prove_target
     from memfit.report import gib, ratio
 
-    _tell(f"1/4  predicting what {TARGET} needs, and planning for a quarter of it")
-    made = require_fit(planned(TARGET, [], budget=BUDGET, device="cpu", host_budget=None, fidelity="resampled"))
-    names = ", ".join(one.name for one in made.strategies)
-    _tell(f"     plain needs {gib(made.baseline.peak.allocated_bytes)}; the budget is {gib(made.budget.device_bytes)}: {names}")
-    _tell(f"2/4  plain PyTorch and the plan, each in a fresh process under the same limit, {COMPARED} steps compared")
+    say(f"1/4  predicting what {TARGET} needs, and planning for a quarter of it")
+    made = planning.require_fit(planning.planned(planning.request(TARGET, None, budget=BUDGET, device="cpu")))
+    names = " + ".join(one.name for one in made.strategies)
+    say(f"     plain needs {gib(made.baseline.peak.allocated_bytes)}; the budget is {gib(made.budget.device_bytes)}: {names}")
+    say(f"2/4  plain PyTorch and the plan, each in a fresh process under the same limit; {COMPARED} steps compared")
     verdict = prove_target(TARGET, {}, made, steps=COMPARED, enforce=True)
-    died = "was refused memory and died" if verdict.plain.survives_budget is False else "survived"
-    _tell(f"     plain {died}; the plan finished at {ratio(verdict.slowdown)} plain's time")
-    _tell(f"3/4  training {steps} steps inside the budget")
-    run, events, error = run_training(train_spec(TARGET, {}, made, steps=steps, enforce=True), TARGET)
-    if error is not None:
+    ends = {False: "was refused memory and died", True: "survived", None: "ran without a limit"}
+    say(f"     plain {ends[verdict.plain.survives_budget]}; the plan finished, at {ratio(verdict.slowdown)} plain's step time")
+    error = error_of(verdict)
+    if error is not None and verdict.planned.survives_budget is False:
+        error.document = with_error(verdict.to_dict(), error)
         raise error
-    assert run is not None
-    _tell("4/4  writing the report")
-    return verdict, run, made, [event["loss"] for event in events if isinstance(event.get("loss"), float)]
+    say(f"3/4  training {steps} steps inside the budget")
+    run, losses = _trained(made, steps)
+    say("4/4  writing the report")
+    return Story(made, verdict, run, losses)
 
 
-def _page(verdict: Any, run: dict[str, Any], made: Any, losses: list[float], out: str) -> str:
-    from memfit.cli.train_command import as_run
+def _trained(made: Plan, steps: int) -> tuple[Run, list[float]]:
+    from memfit.cli.running import run_training, train_spec
+    from memfit.cli.train_command import as_run, finished
+
+    spec = train_spec(TARGET, {}, made, steps=steps, enforce=True)
+    ended = run_training(spec, TARGET)
+    return as_run(finished(ended, spec)), ended.losses
+
+
+def _page(story: Story, out: str) -> str:
     from memfit.report import save_html
 
-    return str(save_html(out, [verdict, made, as_run(run)], "memfit demo", losses={"planned": losses} if losses else None))
+    losses: Mapping[str, list[float]] | None = {"planned": story.losses} if story.losses else None
+    return str(save_html(out, [story.verdict, story.made, story.run], "memfit demo", losses=losses))
 
 
-def _text(verdict: Any, run: dict[str, Any], accuracy: float | None, report: str) -> str:
+def _text(story: Story, report: str) -> str:
     from memfit.report import percent, to_text
 
-    learnt = f"accuracy on held-out digits: {percent(accuracy)} (chance: 10 %)" if accuracy is not None else ""
-    return "\n".join([
-        to_text(verdict), "",
-        f"trained {run['steps']} steps inside the budget: loss {run['loss_first']:.3f} to {run['loss_last']:.3f}; {learnt}",
-        f"report: {report}"])
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    run, accuracy = story.run, story.run.evaluation.get("accuracy")
+    lines = [f"Trained {run.steps} steps inside the budget: loss {run.loss_first:.3f} to {run.loss_last:.3f}"]
+    if accuracy is not None:
+        lines.append(f"Accuracy on held-out digits: {percent(accuracy)} (chance: 10 %)")
+    return "\n".join([to_text(story.verdict), *lines, f"Report: {report}"])

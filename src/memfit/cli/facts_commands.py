@@ -11,21 +11,24 @@ from memfit.cli.output import show
 
 
 def exec_(context: typer.Context, as_json: options.AsJson = False) -> int:
-    """Run any command with the allocator settled: on a CPU its resident memory then follows its tensors."""
+    """Any script, with the allocator settled.
+
+    memfit exec -- python train.py: on a CPU its resident memory then follows its tensors. The exit code is the
+    script's. With --json its stdout goes to stderr.
+    """
     from memfit.core.errors import UsageError
     from memfit.launch import run_exec
 
-    words = [word for place, word in enumerate(context.args) if not (place == 0 and word == "--")]
-    if not words:
-        raise UsageError("nothing to run", "memfit exec -- python train.py")
-    code, document = run_exec(words, json=as_json)
+    if not context.args:
+        raise UsageError("exec was given nothing to run", "memfit exec -- python train.py")
+    code, document = run_exec(context.args, json=as_json)
     if as_json:
         show(document, "", as_json)
     return code
 
 
 def devices(as_json: options.AsJson = False) -> int:
-    """List this machine's devices and the catalogue of cards."""
+    """This machine's devices and the catalogue of cards."""
     from memfit.cli.devices_command import run
 
     code, document, text = run(width=100 if not sys.stdout.isatty() else None)

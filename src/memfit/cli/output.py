@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
-from memfit.core.errors import MemfitError
+from memfit.core.errors import DoesNotFit, MemfitError
 
 _STDOUT, _STDERR = 1, 2
 
@@ -63,8 +63,8 @@ def with_error(document: Mapping[str, Any], error: MemfitError) -> dict[str, Any
 def fail(error: MemfitError, as_json: bool) -> int:
     """One line on stderr (and with `--json` one document on stdout); gives the exit code."""
     if as_json:
-        plan = getattr(error, "plan", None)
-        document = plan.to_dict() if plan is not None else getattr(error, "document", None)
+        plan = error.plan if isinstance(error, DoesNotFit) else None
+        document = plan.to_dict() if plan is not None else error.document
         print(_line(document or error.to_dict()), flush=True)
     return tell(error)
 

@@ -2,59 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from memfit.cli import options
 from memfit.cli.output import document_only, show
 
+if TYPE_CHECKING:
+    from memfit.core.results import Plan
+
 
 def plan(
     target: options.Target,
     budget: options.Budget = None,
+    plan: options.PlanFile = None,
     device: options.Device = None,
     host_budget: options.HostBudget = None,
-    fidelity: options.Fidelity = "resampled",
+    fidelity: options.Fidelity = None,
     settings: options.Settings = None,
     frontier: Annotated[bool, typer.Option("--frontier", help="Show every point from plain to smallest.")] = False,
     largest_batch: Annotated[bool, typer.Option("--largest-batch", help="Also find the largest batch that fits.")] = False,
-    output: Annotated[Optional[str], typer.Option("-o", "--output", metavar="FILE", help="Write the plan (.toml, .json, .py).")] = None,  # noqa: UP045
+    output: Annotated[Optional[str], typer.Option("-o", "--output", metavar="FILE", help="Write the plan: .toml, .json, or .py for plain PyTorch.")] = None,  # noqa: UP045, E501
     html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> int:
-    """Find the fastest mix of memory-saving strategies within a budget."""
-    with document_only(as_json):
-        from memfit.cli.planning import planned
-        from memfit.report import to_text
+    """Find the fastest mix of strategies that fits.
 
-        made = planned(target, settings or [], budget=budget, device=device, host_budget=host_budget, fidelity=fidelity,
-                       largest_batch=largest_batch)
-        text = to_text(made)
+    With --plan, a plan file is checked and predicted anew for this TARGET.
+    """
+    with document_only(as_json):
+        from memfit.cli import planning
+        from memfit.report import save_html, to_text
+
+        asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
+                                 fidelity=fidelity, plan_file=plan)
+        _check_name(output)
+        made = planning.planned(asked, largest_batch=largest_batch)
+        text = to_text(made, every_point=frontier)
         if output and made.fits:
             _write(made, output)
         if html:
-            from memfit.report import save_html
-
             save_html(html, [made], f"memfit plan {target}")
-    if not made.fits:
-        from memfit.plan.advice import does_not_fit
-
-        if not as_json:
-            print(text)
-        raise does_not_fit(made)
-    show(made.to_dict(), text, as_json)
+    if not made.fits and not as_json:
+        print(text)
+    show(planning.require_fit(made).to_dict(), text, as_json)
     return 0
 
 
-def _write(made: object, output: str) -> None:
-    from pathlib import Path
+def _check_name(output: str | None) -> None:
+    """Before the work: whether the name says what to write."""
+    from memfit.core.errors import UsageError
 
+    if output is not None and Path(output).suffix not in (".toml", ".json", ".py"):
+        raise UsageError(f"-o {output} ends in none of .toml, .json and .py", f"-o {output}.toml")
+
+
+def _write(made: Plan, output: str) -> None:
     from memfit.core.files import write_atomic
-    from memfit.core.results import Plan
     from memfit.plan import write_plan
 
-    assert isinstance(made, Plan)
     if output.endswith(".json"):
         made.save(output)
     elif output.endswith(".py"):

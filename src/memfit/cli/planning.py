@@ -48,7 +48,8 @@ def request(
         if is_share(host_budget):
             raise UsageError(f"--host-budget {host_budget!r} is a share", "give a size in bytes, such as 8GiB")
         parse_size(host_budget)
-    find_device(device)
+    if device is not None:
+        find_device(device)
     return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file)
 
 

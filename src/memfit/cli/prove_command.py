@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from memfit.cli import options
-from memfit.cli.output import document_only, show
-
-if TYPE_CHECKING:
-    from memfit.core.results import Verdict
+from memfit.cli.output import conclude, document_only
+from memfit.cli.progress import say
 
 
 def prove(
@@ -21,37 +20,40 @@ def prove(
     enforce: Annotated[bool, typer.Option(help="Let the system refuse memory above the budget.")] = True,
     device: options.Device = None,
     host_budget: options.HostBudget = None,
-    fidelity: options.Fidelity = "resampled",
+    fidelity: options.Fidelity = None,
     settings: options.Settings = None,
     html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> int:
-    """Prove that the planned run stays in the budget and gives the same result as plain PyTorch."""
+    """Plain against planned: in budget, the same result?
+
+    Exit codes: 0 proven (plain dying under the limit is expected), 4 the planned run died, 5 another result, 6 alive
+    but over its budget.
+    """
     with document_only(as_json):
-        from memfit.cli.planning import planned
-        from memfit.cli.running import require_fit
-        from memfit.jobs.targets import parse_settings
-        from memfit.prove import prove_target
+        from memfit.cli import planning
+        from memfit.cli.running import seed_of
+        from memfit.prove import error_of, prove_target
         from memfit.report import save_html, to_text
 
-        made = require_fit(planned(target, settings or [], budget=budget, device=device, host_budget=host_budget,
-                                   fidelity=fidelity, plan_file=plan))
-        verdict = prove_target(target, parse_settings(settings or []), made, steps=steps, enforce=enforce)
+        asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
+                                 fidelity=fidelity, plan_file=plan)
+        made = planning.require_fit(planning.planned(asked))
+        verdict = prove_target(target, asked.settings, made, steps=steps, enforce=enforce, seed=seed_of(asked.settings),
+                               on_event=telling())
         if html:
             save_html(html, [verdict, made], f"memfit prove {target}")
         text = to_text(verdict)
-    show(verdict.to_dict(), text, as_json)
-    return exit_code(verdict)
+    return conclude(verdict.to_dict(), text, as_json, error_of(verdict))
 
 
-def exit_code(verdict: Verdict) -> int:
-    """4: the planned run died; 5: another result; 6: alive but over budget; else 0 (plain dying is expected)."""
-    import sys
+def telling() -> Callable[[str, dict[str, Any]], None]:
+    """On a terminal, one line when a side begins and when its steps are done."""
+    words = {"warm": "started", "compared": "steps done, timing it", "measured": "peak measured"}
 
-    from memfit.prove import error_of
+    def told(side: str, event: dict[str, Any]) -> None:
+        word = words.get(event["kind"])
+        if word is not None:
+            say(f"  {side}: {word}")
 
-    error = error_of(verdict)
-    if error is None:
-        return 0
-    print(f"memfit: {error.message} ({error.advice})", file=sys.stderr)
-    return error.code
+    return told

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from memfit.cli.progress import step_bar
 from memfit.core.errors import MemfitError
 from memfit.core.results import Plan
 
 
-def require_fit(made: Plan) -> Plan:
-    """The plan, or DoesNotFit with its floor."""
-    if not made.fits:
-        from memfit.plan.advice import does_not_fit
+@dataclass(frozen=True)
+class Ended:
+    """How a training worker ended: its `memfit.run/1`, or an error; and the events of its steps."""
 
-        raise does_not_fit(made)
-    return made
+    run: dict[str, Any] | None
+    steps: list[dict[str, Any]]
+    error: MemfitError | None
+
+    @property
+    def losses(self) -> list[float]:
+        return [event["loss"] for event in self.steps if isinstance(event.get("loss"), float)]
 
 
 def train_spec(
@@ -28,13 +33,13 @@ def train_spec(
     steps: int | None = None,
     epochs: int | None = None,
     enforce: bool = False,
-    out: str | None = None,
-    resume: str | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> dict[str, Any]:
     """What `memfit.train.worker` reads."""
     shown = made.to_dict()
     return {
-        "target": target, "settings": dict(settings), "seed": int(settings.get("seed", 0)),
+        "target": target, "settings": dict(settings), "seed": seed_of(settings),
         "choices": [{"name": one.name, "settings": dict(one.settings)} for one in made.strategies],
         "budget_bytes": made.budget.device_bytes, "enforce": enforce,
         "predicted_peak_bytes": made.predicted.peak.allocated_bytes,
@@ -44,12 +49,18 @@ def train_spec(
     }
 
 
-def run_training(spec: Mapping[str, Any], label: str) -> tuple[dict[str, Any] | None, list[dict[str, Any]], MemfitError | None]:
-    """Run the worker with a progress bar on a terminal; gives the run's document, the step events and the error."""
+def seed_of(settings: Mapping[str, Any]) -> int:
+    """The TARGET's `seed` setting seeds the process, too; 0 where it has none, or one of its own kind."""
+    seed = settings.get("seed", 0)
+    return seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
+
+
+def run_training(spec: Mapping[str, Any], label: str) -> Ended:
+    """Run the worker with a progress bar on a terminal."""
     from memfit.launch import run_worker
 
     steps: list[dict[str, Any]] = []
-    with Progress(label, spec.get("steps")) as advance:
+    with step_bar(label, spec.get("steps")) as advance:
 
         def on_event(event: dict[str, Any]) -> None:
             if event["kind"] == "step":
@@ -57,36 +68,15 @@ def run_training(spec: Mapping[str, Any], label: str) -> tuple[dict[str, Any] | 
                 advance(event)
 
         result = run_worker("memfit.train.worker", spec, on_event=on_event, limited=bool(spec.get("enforce")))
-    document = result.result.get("run") if result.result else None
-    return document, steps, result.error
+    return Ended(result.result.get("run") if result.result else None, steps, result.error)
 
 
-class Progress:
-    """A progress bar on a terminal; quiet in a pipe."""
-
-    def __init__(self, label: str, total: int | None) -> None:
-        self._label, self._total = label, total
-        self._bar: Any = None
-
-    def __enter__(self) -> Any:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                                 console=Console(stderr=True))
-            self._bar.start()
-            self._task = self._bar.add_task(self._label, total=self._total)
-        return self._advance
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _advance(self, event: Mapping[str, Any]) -> None:
-        if self._bar is not None:
-            loss = event.get("loss")
-            shown = f"{self._label} loss {loss:.4f}" if isinstance(loss, float) else self._label
-            self._bar.update(self._task, advance=1, description=shown)
-
+def unfinished(spec: Mapping[str, Any], ended: Ended) -> dict[str, Any]:
+    """The `memfit.run/1` of a run that died: what is known of it."""
+    losses = ended.losses
+    return {
+        "schema": "memfit.run/1", "steps": ended.steps[-1]["step"] if ended.steps else 0,
+        "loss_first": losses[0] if losses else None, "loss_last": losses[-1] if losses else None, "peak_bytes": None,
+        "rss_peak_bytes": max((event.get("growth_bytes") or 0 for event in ended.steps), default=None),
+        "predicted_peak_bytes": spec["predicted_peak_bytes"], "budget_bytes": spec["budget_bytes"], "within_budget": False,
+        "enforced": spec["enforce"], "oom_recovered": 0, "step_s_median": None, "samples_per_s": None, "plan": spec["plan"]}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from memfit.cli import options
-from memfit.cli.output import document_only, show
+from memfit.cli.output import conclude, document_only, with_error
+from memfit.core.errors import MemfitError, OverBudget, RanOutOfMemory, UsageError
+
+if TYPE_CHECKING:
+    from memfit.cli.running import Ended
+    from memfit.core.results import Plan
+
+_PLAN_NAME = "plan.toml"
 
 
 def train(
@@ -17,39 +25,39 @@ def train(
     steps: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Train this many steps.")] = None,  # noqa: UP045
     epochs: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Train this many epochs.")] = None,  # noqa: UP045
     enforce: Annotated[bool, typer.Option("--enforce", help="Let the system refuse memory above the budget.")] = False,
-    out: Annotated[Optional[str], typer.Option(metavar="DIR", help="Checkpoints, log and report go here.")] = None,  # noqa: UP045
-    resume: Annotated[Optional[str], typer.Option(metavar="DIR", help="Go on from a run's checkpoint.")] = None,  # noqa: UP045
+    out: Annotated[Optional[str], typer.Option(metavar="DIR", help="Checkpoints, log, plan and report go here.")] = None,  # noqa: UP045
+    resume: Annotated[Optional[str], typer.Option(metavar="DIR", help="Go on with the run in this folder, under its plan.")] = None,  # noqa: UP045
     device: options.Device = None,
     host_budget: options.HostBudget = None,
-    fidelity: options.Fidelity = "resampled",
+    fidelity: options.Fidelity = None,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
 ) -> int:
-    """Train within a budget; with --out, checkpoints are whole at any moment and --resume goes on from them."""
+    """Plan, then train inside the budget.
+
+    With --out, checkpoints are whole at any moment, and --resume goes on from the newest.
+    """
     with document_only(as_json):
-        from memfit.cli.planning import planned
-        from memfit.cli.running import require_fit, run_training, train_spec
-        from memfit.jobs.targets import parse_settings
+        from memfit.cli import planning
+        from memfit.cli.running import run_training, train_spec
+        from memfit.plan import write_plan
+        from memfit.report import to_text
 
-        made = require_fit(planned(target, settings or [], budget=budget, device=device, host_budget=host_budget,
-                                   fidelity=fidelity, plan_file=plan))
-        spec = train_spec(target, parse_settings(settings or []), made, steps=steps, epochs=epochs, enforce=enforce,
-                          out=out, resume=resume)
-        document, events, error = run_training(spec, target)
-        if error is not None:
-            _attach(error, spec, events)
-            raise error
-        assert document is not None
-        if out:
-            _write_report(document, made, events, out)
-    show(document, _text(document), as_json)
-    return _code(document)
-
-
-def _text(document: dict[str, Any]) -> str:
-    from memfit.report import to_text
-
-    return to_text(as_run(document))
+        if steps is not None and epochs is not None:
+            raise UsageError("--steps and --epochs were both given", "leave one of them out")
+        out, plan = _goes_on(resume, out, plan, budget) if resume is not None else (out, plan)
+        asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
+                                 fidelity=fidelity, plan_file=plan)
+        made = planning.require_fit(planning.planned(asked))
+        if out is not None:
+            write_plan(made, Path(out) / _PLAN_NAME)  # a folder that cannot be written to is told before the run
+        spec = train_spec(target, asked.settings, made, steps=steps, epochs=epochs, enforce=enforce, out=out, resume=resume)
+        ended = run_training(spec, target)
+        document = finished(ended, spec)
+        if out is not None:
+            _write_report(ended, made, out)
+        text = to_text(as_run(document)) if ended.error is None else ""
+    return conclude(document, text, as_json, _over_budget(document))
 
 
 def as_run(document: dict[str, Any]) -> Any:
@@ -61,37 +69,46 @@ def as_run(document: dict[str, Any]) -> Any:
     return Run(**{f.name: document[f.name] for f in fields(Run) if f.name in document})
 
 
-def _attach(error: Any, spec: dict[str, Any], events: list[dict[str, Any]]) -> None:
-    """Exit codes 4 and 6 give the command's own document with what is known, and the error."""
-    if error.code not in (4, 6):
-        return
-    losses = [event.get("loss") for event in events]
-    error.document = {
-        "schema": "memfit.run/1", "steps": len(events), "loss_first": losses[0] if losses else None,
-        "loss_last": losses[-1] if losses else None, "peak_bytes": None, "rss_peak_bytes": None,
-        "predicted_peak_bytes": spec["predicted_peak_bytes"], "budget_bytes": spec["budget_bytes"], "within_budget": False,
-        "enforced": spec["enforce"], "oom_recovered": 0, "step_s_median": None, "samples_per_s": None, "plan": spec["plan"],
-        "error": {"code": error.code, "message": error.message, "advice": error.advice}}
+def _goes_on(resume: str, out: str | None, plan: str | None, budget: str | None) -> tuple[str, str | None]:
+    """The folder and the plan file of a run that goes on: where it was and its own, unless others are given."""
+    from memfit.train.checkpoints import find_checkpoint, run_of
+
+    run = run_of(find_checkpoint(Path(resume)))
+    own = run / _PLAN_NAME
+    if plan is None and budget is None and own.is_file():
+        plan = str(own)
+    return out or str(run), plan
 
 
-def _write_report(document: dict[str, Any], made: Any, events: list[dict[str, Any]], out: str) -> None:
-    from pathlib import Path
+def finished(ended: Ended, spec: dict[str, Any]) -> dict[str, Any]:
+    """The run's document. Raises the error that ended it, with what is known of the run where memory was refused."""
+    from memfit.cli.running import unfinished
 
-    from memfit.plan import write_plan
+    if ended.error is None:
+        if ended.run is None:
+            raise MemfitError("the training process ended without a result")
+        return ended.run
+    if isinstance(ended.error, (RanOutOfMemory, OverBudget)):
+        ended.error.document = with_error(unfinished(spec, ended), ended.error)
+    raise ended.error
+
+
+def _write_report(ended: Ended, made: Plan, out: str) -> None:
     from memfit.report import save_html
 
-    losses = [event["loss"] for event in events if isinstance(event.get("loss"), float)]
-    save_html(Path(out) / "report.html", [as_run(document), made], f"memfit train {made.target}",
+    assert ended.run is not None
+    losses = ended.losses
+    save_html(Path(out) / "report.html", [as_run(ended.run), made], f"memfit train {made.target}",
               losses={"planned": losses} if losses else None)
-    write_plan(made, Path(out) / "plan.toml")
 
 
-def _code(document: dict[str, Any]) -> int:
-    """6 where an unenforced run stayed alive above its budget."""
+def _over_budget(document: dict[str, Any]) -> OverBudget | None:
+    """Where an unenforced run stayed alive above its budget."""
     if document.get("within_budget") is not False:
-        return 0
-    import sys
+        return None
+    from memfit.report import gib
 
-    print("memfit: the run finished, but above its budget (raise --budget, or add --enforce to let the system refuse)",
-          file=sys.stderr)
-    return 6
+    return OverBudget(
+        f"the run finished, but above its budget of {gib(document['budget_bytes'])}: {gib(document['peak_bytes'])} of "
+        f"tensors, {gib(document['rss_peak_bytes'])} resident",
+        "give a larger --budget, or add --enforce to let the system refuse")

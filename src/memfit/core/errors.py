@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
 
 
 class MemfitError(Exception):
-    """One line for the user. `advice` says what to do next; `code` is the exit code."""
+    """One line for the user. `advice` says what to do next; `code` is the exit code.
+
+    `document` is what is known of a command that ended so, if anything: it stands in place of `to_dict()`.
+    """
 
     code = 1
+    document: Mapping[str, object] | None = None
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)

@@ -14,9 +14,10 @@ _LANE_GB = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # one dire
 _LINK_REACHED = 0.8
 _LABEL_USABLE = 0.97
 
-NUMBERS = frozenset({"label_gb", "usable_mib", "multiprocessors", "bandwidth_gb", "float32_tflops", "link_gb", "overhead_s"})
-FIELDS = NUMBERS | {"name", "title", "source", "memory", "like", "capacity", "compute_capability", "pcie", "times_float32",
-                    "tflops"}
+NUMBERS = frozenset({"label_gb", "usable_mib", "multiprocessors", "bandwidth_gb", "float32_tflops", "link_gb",
+                     "overhead_s"})
+FIELDS = NUMBERS | {"name", "title", "source", "memory", "like", "capacity", "compute_capability", "pcie",
+                    "times_float32", "tflops"}
 REQUIRED = ("float32_tflops", "bandwidth_gb", "compute_capability", "multiprocessors")
 
 
@@ -70,7 +71,7 @@ def _check(name: str, fields: Mapping[str, Any]) -> None:
         raise UsageError(f"card {name!r} has the unknown field {unknown[0]!r}", f"known: {', '.join(sorted(FIELDS))}")
     for key in REQUIRED:
         if key not in fields:
-            raise UsageError(f"card {name!r} has no {key}", f'give it, or like = "rtx3060" to take it from another card')
+            raise UsageError(f"card {name!r} has no {key}", 'give it, or like = "rtx3060" to take it from there')
     for key in NUMBERS & set(fields):
         if isinstance(fields[key], bool) or not isinstance(fields[key], (int, float)) or fields[key] <= 0:
             raise UsageError(f"card {name!r}: {key} = {fields[key]!r} is not a positive number")

@@ -49,6 +49,9 @@ def find_card(name: str) -> Device:
     wanted = _own()["aliases"].get(wanted, wanted)
     if wanted in devices:
         return devices[wanted]
+    alike = [one for one in devices if one.replace("-", "") == wanted.replace("-", "")]
+    if alike:
+        return devices[alike[0]]
     raise UsageError(f"there is no device {name!r}", _nearest(wanted, [*devices, *_own()["aliases"], "cpu", "cuda"]))
 
 
@@ -74,8 +77,8 @@ def _from_file(name: str) -> Device:
 
 
 def _nearest(wanted: str, names: list[str]) -> str:
-    begins = [name for name in names if wanted and name.startswith(wanted)]
-    near = list(dict.fromkeys([*begins, *difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)]))[:4]
+    inside = sorted((name for name in names if len(wanted) > 1 and wanted in name), key=lambda one: one.find(wanted))
+    near = list(dict.fromkeys([*inside[:4], *difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)]))[:4]
     listing = "memfit devices lists all"
     return f"did you mean {', '.join(near)}? {listing}" if near else listing
 

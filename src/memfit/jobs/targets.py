@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import json
 import sys
-import traceback
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,9 +15,11 @@ from types import ModuleType
 from typing import Any, cast
 
 from memfit.core.errors import MemfitError, UsageError
+from memfit.jobs.blame import users_line
 from memfit.jobs.job import Job
 
 JobFunction = Callable[..., Job]
+_MOST_NAMES = 20
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "could not create a primitive")
 
 
@@ -92,12 +93,13 @@ def call_target(function: JobFunction, settings: Mapping[str, Any], target: str 
     return job
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Advice that leads with the names most like `name`, then lists all."""
+def nearest(name: str, known: Iterable[str], label: str = "known") -> str:
+    """Advice that leads with the names most like `name`, then lists them (the first twenty)."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{hint}known: {', '.join(names)}" if names else "none are known"
+    listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    return f"{hint}{label}: {listed}" if names else "none are known"
 
 
 def _file_and_name(target: str) -> tuple[Path, str]:
@@ -161,7 +163,7 @@ def _functions_advice(path: Path, name: str) -> str:
     except SyntaxError as error:
         return f"{path} has a syntax error in line {error.lineno}"
     names = [node.name for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    return f"functions in {path}: {nearest(name, names)}" if names else f"{path} defines no function"
+    return nearest(name, names, f"functions in {path}") if names else f"{path} defines no function"
 
 
 def _value(text: str) -> Any:
@@ -189,5 +191,5 @@ def _one_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"it happened in {frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+    line = users_line(error)
+    return f"see {line}" if line else ""

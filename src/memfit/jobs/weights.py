@@ -21,6 +21,8 @@ IGNORED = -100
 
 def labels(batch: Any) -> torch.Tensor | None:
     """The batch's labels tensor, if it names one."""
+    if isinstance(batch, torch.Tensor):
+        return None
     try:
         found = batch["labels"]
     except (TypeError, KeyError, IndexError):

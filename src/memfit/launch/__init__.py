@@ -5,6 +5,7 @@ from memfit.launch.children import MEASURING, WorkerResult, run_worker
 from memfit.launch.deaths import looks_out_of_memory
 from memfit.launch.events import emit
 from memfit.launch.exec import run_exec
+from memfit.launch.limited import EXACT_NOTE, run_limited
 from memfit.launch.limits import (
     ProcessMemory,
     allowance,
@@ -18,6 +19,7 @@ from memfit.launch.sampler import ResidentSampler, resident_bytes
 from memfit.launch.worker import worker_main
 
 __all__ = [
+    "EXACT_NOTE",
     "MEASURING",
     "ProcessMemory",
     "ResidentSampler",
@@ -33,6 +35,7 @@ __all__ = [
     "process_memory",
     "resident_bytes",
     "run_exec",
+    "run_limited",
     "run_worker",
     "set_data_limit",
     "settled_environment",

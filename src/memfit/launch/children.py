@@ -84,10 +84,9 @@ def run_worker(module: str, spec: Mapping[str, Any], *, settled: bool = True, ex
 
     The module finds this process's `sys.path`; its `emit`s reach `on_event` here, in this thread, as they come.
     What it prints goes to this process's stderr unless `show_output` is false. `environment` is added to this
-    process's; `settled` settles the allocator, `exact`ly if
-    wanted (see `settled_environment`). `limited` says that the worker sets a limit on itself, so that a crash
-    counts as out of memory. After `timeout_s` it is killed. Ctrl-C here is passed on once, and the worker's end
-    waited for; a second one kills it. It never outlives this process.
+    process's; `settled` settles the allocator, `exact`ly if wanted (see `settled_environment`). `limited` says that
+    the worker sets a limit on itself, so that a crash counts as out of memory. After `timeout_s` it is killed. Ctrl-C
+    here is passed on once, and the worker's end waited for; a second one kills it. It never outlives this process.
     """
     began = time.monotonic()
     with _spec_file(spec) as path, _channel() as (reading, writing):
@@ -208,8 +207,10 @@ def _start(module: str, spec: Path, writing: int, environment: dict[str, str]) -
     environment[start.PATHS] = json.dumps([os.path.abspath(entry) for entry in sys.path])
     environment[start.PARENT] = str(os.getpid())
     environment[events.CHANNEL] = str(events.passable(writing))
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, **events.inheritance(writing))
+    options: Any = events.inheritance(writing)
+    process: Any = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, **options)
+    return process
 
 
 def _environment(settled: bool, exact: bool, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`memfit exec -- python train.py`: any program, with the allocator settled. Resident memory then follows the tensors."""
+"""`memfit exec -- python train.py`: any program, with the allocator settled: resident memory follows its tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memfit.launch.deaths import exit_code
 from memfit.launch.limits import process_memory
 from memfit.launch.together import death_with_parent
 
-_PERIOD_S = 0.02
+_FIRST_S, _PERIOD_S = 0.001, 0.02
 _LOADING_LOOKS = 50  # in its first second a child may still be a copy of us, or a launcher
 _STDERR = 2
 
@@ -50,7 +50,7 @@ class _Watched:
 
     def __init__(self) -> None:
         self.peak_bytes = 0
-        self.allocator = "system"
+        self.allocator = "unknown"
 
     def look(self, pid: int) -> None:
         memory = process_memory(pid)
@@ -71,7 +71,7 @@ def _watch(child: subprocess.Popen[bytes]) -> _Watched:
             watched.look_for_allocator(child.pid)
         looks += 1
         try:
-            child.wait(timeout=_PERIOD_S)
+            child.wait(timeout=min(_PERIOD_S, _FIRST_S * looks))
         except subprocess.TimeoutExpired:
             continue
         return watched

@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Called in a child: end it when process `parent` ends. By the kernel on Linux; elsewhere by looking each second."""
+    """Called in a child: end it when process `parent` ends. By the kernel on Linux, else by looking each second."""
     if not _ask_kernel():
         threading.Thread(target=_watch, args=(parent,), name="memfit-parent", daemon=True).start()
     if os.name == "posix" and os.getppid() != parent and not _alive(parent):  # it ended before we asked

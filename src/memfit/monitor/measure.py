@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memfit.jobs import batches
@@ -28,13 +29,13 @@ def measure_peak(
     (gradients of the step before), leave them out of `resident` and give `lead_in`: a step that is profiled first, so
     that its births are known and counted.
     """
-    before = storage_bytes(resident)
+    sizes = storage_sizes(resident)
     with _quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         if lead_in is not None:
             lead_in()
         with record_function(_MARK):
             step()
-    return before + _highest_sum(profiler)
+    return sum(sizes.values()) + _highest_sum(profiler, sizes)
 
 
 def measure_step(job: Job, step: Callable[[], Any]) -> int:
@@ -57,12 +58,13 @@ def job_tensors(job: Job, batch: Any = None, *, gradients: bool = True) -> Itera
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the distinct storages under the tensors; views and tied weights count once."""
-    sizes: dict[int, int] = {}
-    for tensor in tensors:
-        for part in _parts(tensor):
-            storage = part.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
-    return sum(sizes.values())
+    return sum(storage_sizes(tensors).values())
+
+
+def storage_sizes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
+    """Bytes of the distinct storages by their address."""
+    parts = [part.untyped_storage() for tensor in tensors for part in _parts(tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in parts}
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -77,18 +79,43 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
 
 
-def _highest_sum(profiler: profile) -> int:
-    """The highest running sum of allocations since the profiler began, from the mark on."""
-    results: Any = profiler.profiler
-    events = results.kineto_results.events()
-    start = min((event.start_ns() for event in events if event.name() == _MARK), default=0)
+def _highest_sum(profiler: profile, resident: dict[int, int]) -> int:
+    """The highest running sum of allocations since the profiler began, from the mark on.
+
+    A death counts if its birth was seen, or if it is a resident storage's. Others are left over from an earlier
+    profile: the profiler keeps its table of blocks, and takes a new block for an old one at the same address.
+    """
+    alive: dict[int, int] = {}
+    before = dict(resident)
     current = highest = 0
-    for event in events:
-        if event.name() == "[memory]":
-            current += event.nbytes()
-            if event.start_ns() >= start:
-                highest = max(highest, current)
+    measuring = False
+    for address, size in _allocations(profiler):
+        if size is None:
+            measuring = True
+        elif size >= 0:
+            current += size - alive.get(address, 0)
+            alive[address] = size
+        else:
+            current -= alive.pop(address, 0) or before.pop(address, 0)
+        if measuring:
+            highest = max(highest, current)
     return highest
+
+
+def _allocations(profiler: profile) -> list[tuple[int, int | None]]:
+    """`(address, bytes)` in time's order, bytes negative for a death; `(0, None)` where the measured step begins."""
+    results: Any = profiler.profiler
+    waiting = list(results.kineto_results.experimental_event_tree())
+    found: list[tuple[int, int, int | None]] = []
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag == _EventType.Allocation:
+            found.append((event.start_time_ns, event.extra_fields.ptr, event.extra_fields.alloc_size))
+        elif event.name == _MARK:
+            found.append((event.start_time_ns, 0, None))
+    found.sort(key=lambda one: one[0])
+    return [(address, size) for _, address, size in found]
 
 
 @contextmanager

@@ -9,8 +9,11 @@ from memfit.report.format import gib
 
 def does_not_fit(made: Plan) -> DoesNotFit:
     """The error of a plan that does not fit."""
-    message = (f"{made.target or 'the job'} does not fit {gib(made.budget.device_bytes)}: the smallest plan at fidelity "
-               f"{made.fidelity} or closer needs {gib(made.floor_bytes)}")
+    who, budget = made.target or "the job", gib(made.budget.device_bytes)
+    if made.floor_bytes <= made.budget.device_bytes:  # a plan from a file, edited or for other settings
+        return DoesNotFit(f"{who} does not fit {budget} with this plan: it needs {gib(made.predicted.peak.high_bytes)}",
+                          f"plan anew: memfit plan {made.target or 'TARGET'} --budget {made.budget.device_bytes}", made)
+    message = f"{who} does not fit {budget}: the smallest allowed plan needs {gib(made.floor_bytes)}"
     return DoesNotFit(message, _advice(made), made)
 
 

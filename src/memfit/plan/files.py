@@ -19,6 +19,7 @@ from memfit.core.results import (
     Predicted,
     Rejected,
 )
+from memfit.core.units import parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -82,7 +83,7 @@ def _series(version: str) -> tuple[str, ...]:
 def _as_plan(d: Mapping[str, Any]) -> Plan:
     return Plan(
         target=d["target"], device=d["device"],
-        budget=Budget(d["budget"]["device_bytes"], d["budget"].get("host_bytes")), fits=d["fits"], fidelity=d["fidelity"],
+        budget=_budget(d["budget"]), fits=bool(d["fits"]), fidelity=d["fidelity"],
         strategies=tuple(PlannedStrategy(s["name"], s.get("settings", {}), s.get("fidelity", ""), s.get("why", ""))
                          for s in d.get("strategies", [])),
         predicted=_predicted(d["predicted"]), baseline=_predicted(d["baseline"]), slowdown=d["slowdown"],
@@ -91,6 +92,12 @@ def _as_plan(d: Mapping[str, Any]) -> Plan:
                        for p in d.get("frontier", [])),
         largest_batch=d.get("largest_batch"), took_s=d["took_s"], model_hash=d.get("model_hash", ""),
         memfit_version=d.get("memfit_version", ""), notes=tuple(d.get("notes", ())))
+
+
+def _budget(d: Mapping[str, Any]) -> Budget:
+    """Sizes may be edited, and written as on the command line."""
+    host = d.get("host_bytes")
+    return Budget(parse_size(d["device_bytes"]), None if host is None else parse_size(host))
 
 
 def _predicted(d: Mapping[str, Any]) -> Predicted:

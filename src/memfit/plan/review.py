@@ -21,7 +21,8 @@ from memfit.plan.target import target_device
 def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     """The plan with its strategies as they stand in it now, and what is predicted of them and of plain for this job.
 
-    `fits` is false where the prediction is above the plan's budget. Reasons, floor and frontier stay as they were.
+    `fits` is false where the prediction is above the plan's budget. Reasons, floor and frontier stay as they were, if
+    the plain step is the one that the plan was made for.
     Raises UsageError for a plan of another model or version, or one whose strategies do not apply.
     """
     began = time.perf_counter()
@@ -34,14 +35,21 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
         raise UsageError(f"the plan does not apply to this job: {seen}", "correct it, or make a new one: memfit plan TARGET")
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
     largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
+    known = plan if plain.peak == plan.baseline.peak else _forgetting(plan, seen)
     return replace(
-        plan, target=job.name or plan.target, fits=seen.simulation.peak.high_bytes <= budget_bytes,
+        known, target=job.name or plan.target, fits=seen.simulation.peak.high_bytes <= budget_bytes,
         fidelity=plan_fidelity(explorer.fake, choices).value, strategies=_named(plan.strategies, explorer.fake),
         predicted=Predicted(seen.simulation.peak, seen.simulation.step_s), baseline=Predicted(plain.peak, plain.step_s),
         slowdown=seen.simulation.step_s / max(plain.step_s, 1e-12), largest_batch=largest,
-        floor_bytes=min(plan.floor_bytes, seen.simulation.peak.high_bytes), took_s=time.perf_counter() - began,
+        floor_bytes=min(known.floor_bytes, seen.simulation.peak.high_bytes), took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), timeline=seen.simulation.timeline,
         baseline_timeline=plain.timeline, source=plan_code(choices, explorer.fake))
+
+
+def _forgetting(plan: Plan, seen: Candidate) -> Plan:
+    """The plan without what it says of a step that was another one (another batch size, say)."""
+    note = "made for other settings than these: only its strategies were looked at, so floor and frontier are not known"
+    return replace(plan, floor_bytes=seen.simulation.peak.high_bytes, rejected=(), frontier=(), notes=(*plan.notes, note))
 
 
 def _named(planned: Sequence[PlannedStrategy], fake: Job) -> tuple[PlannedStrategy, ...]:

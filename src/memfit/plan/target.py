@@ -10,10 +10,10 @@ from memfit.monitor.rates import machine_rates
 
 
 def target_device(device: str | Device | None) -> Device:
-    """The device by name (None: the card here, else the CPU). The CPU's rates are measured once and kept."""
+    """The device by name (None: the CPU, which memory is predicted for). The CPU's rates are measured once and kept."""
     if isinstance(device, Device):
         return device
-    found = find_device(device)
+    found = find_device(device or "cpu")
     if found.kind != "cpu":
         return found
     here = machine_rates()

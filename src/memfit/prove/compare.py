@@ -13,7 +13,8 @@ After the first step parameters and states drift by rounding alone, so below `bi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from memfit.train.tensor_files import TensorFile
 
 FIRST_LOSS, GRADIENT, BUFFER, LATER_LOSS, REDUCED_LOSS = 1e-5, 1e-5, 1e-6, 1e-4, 1e-2
 _SMALL_GRADIENT = 1e-6
+_WHOLLY = sys.float_info.max  # JSON has no infinity
 _CHUNK = 2**22  # elements compared at a time, in double precision
 
 
@@ -39,6 +41,7 @@ class Comparison:
     grad_set_equal: bool
     buffers_equal: bool
     differences: tuple[str, ...]
+    most_drifted: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,44 +59,60 @@ class TensorDifference:
 
 
 def relative(difference: float, norm: float) -> float:
-    """0 for no difference; infinite where there is one against nothing, or where it is not a number."""
+    """0 for no difference; the largest float where there is one against nothing, or where it is not a number."""
     if difference == 0:
         return 0.0
-    return difference / norm if norm > 0 and math.isfinite(difference) else math.inf
+    found = difference / norm if norm > 0 and math.isfinite(difference) else _WHOLLY
+    return found if found < _WHOLLY else _WHOLLY
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One file of both sides: differences of what both have, and the names that only one has (plain, planned)."""
+
+    tensors: list[TensorDifference]
+    only: tuple[list[str], list[str]]
+
+    @property
+    def equal(self) -> bool:
+        return all(one.equal for one in self.tensors) and not any(self.only)
 
 
 def compare(
     plain: Path, planned: Path, plain_losses: Sequence[float], planned_losses: Sequence[float], fidelity: Fidelity
 ) -> Comparison:
     """Judge the folders and losses of both sides."""
-    loss_diffs = [relative(abs(ours - theirs), abs(theirs)) for theirs, ours in zip(plain_losses, planned_losses)]
-    gradients, gradient_sets = _tensors(plain, planned, GRADIENTS)
-    parameters, _ = _tensors(plain, planned, PARAMETERS)
-    buffers, buffer_sets = _tensors(plain, planned, FIRST_BUFFERS)
-    last_buffers, _ = _tensors(plain, planned, BUFFERS)
-    gradient_diffs = _against_the_whole(gradients)
-    if fidelity is Fidelity.BITWISE:
-        states, state_sets = _tensors(plain, planned, STATES)
-        found = _unequal("loss", [d for d in loss_diffs if d > 0])
-        for kind, tensors in (("gradient", gradients), ("parameter", parameters), ("optimizer state", states),
-                              ("buffer", [*buffers, *last_buffers])):
-            found += _unequal_tensors(kind, tensors)
-        for kind, names in (("gradients", gradient_sets), ("optimizer states", state_sets), ("buffers", buffer_sets)):
-            found += _sets(kind, names)
-    elif fidelity is Fidelity.REDUCED:
-        found = _losses(loss_diffs, REDUCED_LOSS, REDUCED_LOSS)
-    else:
-        found = _losses(loss_diffs, FIRST_LOSS, LATER_LOSS) + _beyond("gradient", gradient_diffs, GRADIENT)
-        found += _beyond("buffer", [(b.name, b.relative) for b in buffers], BUFFER)
-        found += _sets("gradients", gradient_sets) + _sets("buffers", buffer_sets)
+    seen = {name: _read(plain, planned, name) for name in (GRADIENTS, PARAMETERS, FIRST_BUFFERS, BUFFERS, STATES)}
+    losses = [relative(abs(ours - theirs), abs(theirs)) for theirs, ours in zip(plain_losses, planned_losses)]
+    gradients = _against_the_whole(seen[GRADIENTS].tensors)
+    found = _judge(seen, losses, gradients, fidelity)
     if len(plain_losses) != len(planned_losses):
         found.append(f"{len(planned_losses)} steps against {len(plain_losses)}")
+    drifted = max(seen[PARAMETERS].tensors, key=lambda one: one.relative, default=TensorDifference("", 1.0, 0.0, True))
     return Comparison(
-        same_result=not found, max_rel_loss_diff=max(loss_diffs, default=0.0),
-        max_rel_grad_diff=max((value for _, value in gradient_diffs), default=0.0),
-        max_rel_param_diff=max((p.relative for p in parameters), default=0.0), grad_set_equal=not any(gradient_sets),
-        buffers_equal=all(b.equal for b in [*buffers, *last_buffers]) and not any(buffer_sets),
-        differences=tuple(found))
+        same_result=not found, max_rel_loss_diff=max(losses, default=0.0),
+        max_rel_grad_diff=max((value for _, value in gradients), default=0.0), max_rel_param_diff=drifted.relative,
+        grad_set_equal=not any(seen[GRADIENTS].only),
+        buffers_equal=seen[FIRST_BUFFERS].equal and seen[BUFFERS].equal, differences=tuple(found),
+        most_drifted=drifted.name)
+
+
+def _judge(
+    seen: Mapping[str, _Kind], losses: Sequence[float], gradients: Sequence[tuple[str, float]], fidelity: Fidelity
+) -> list[str]:
+    """What is not as promised, in words."""
+    if fidelity is Fidelity.REDUCED:
+        return _losses(losses, REDUCED_LOSS, REDUCED_LOSS)
+    found = _sets("gradients", seen[GRADIENTS].only) + _sets("buffers", seen[FIRST_BUFFERS].only)
+    if fidelity is not Fidelity.BITWISE:
+        buffers = [(one.name, one.relative) for one in seen[FIRST_BUFFERS].tensors]
+        return [*found, *_losses(losses, FIRST_LOSS, LATER_LOSS), *_beyond("gradient", gradients, GRADIENT),
+                *_beyond("buffer", buffers, BUFFER)]
+    found += _sets("optimizer states", seen[STATES].only) + _unequal("loss", [one for one in losses if one > 0])
+    for kind, name in (("gradient", GRADIENTS), ("parameter", PARAMETERS), ("optimizer state", STATES),
+                       ("buffer", FIRST_BUFFERS), ("buffer", BUFFERS)):
+        found += _unequal_tensors(kind, seen[name].tensors)
+    return found
 
 
 def difference(name: str, plain: torch.Tensor, planned: torch.Tensor) -> TensorDifference:
@@ -124,12 +143,11 @@ def _wide(tensor: torch.Tensor) -> torch.dtype:
     return torch.complex128 if tensor.is_complex() else torch.float64
 
 
-def _tensors(plain: Path, planned: Path, file: str) -> tuple[list[TensorDifference], tuple[list[str], list[str]]]:
-    """Differences of the tensors that both have; the names that only one has: `(plain, planned)`."""
+def _read(plain: Path, planned: Path, file: str) -> _Kind:
     ours, theirs = TensorFile(planned / file), TensorFile(plain / file)
     shared = [name for name in theirs if name in ours]
     only = ([name for name in theirs if name not in ours], [name for name in ours if name not in theirs])
-    return [difference(name, theirs.read(name), ours.read(name)) for name in shared], only
+    return _Kind([difference(name, theirs.read(name), ours.read(name)) for name in shared], only)
 
 
 def _against_the_whole(gradients: Sequence[TensorDifference]) -> list[tuple[str, float]]:

@@ -20,13 +20,13 @@ OnEvent = Callable[[str, dict[str, Any]], None]
 
 
 def run_side(name: str, spec: Mapping[str, Any], on_event: OnEvent) -> WorkerResult:
-    """One worker, waited for."""
+    """One worker, waited for. With `exact` in its spec it allocates exactly: slower, and as small as it can be."""
     return run_worker(WORKER, spec, on_event=lambda event: on_event(name, event), environment=MEASURING,
-                      limited=bool(spec.get("enforce")), show_output=False)
+                      limited=bool(spec.get("enforce")), exact=bool(spec.get("exact")), show_output=False)
 
 
 def run_together(sides: Mapping[str, Mapping[str, Any]], folder: Path, on_event: OnEvent) -> dict[str, WorkerResult]:
-    """Two workers at once. Ctrl-C ends both and is raised again."""
+    """Two workers at once, that take turns when they are timed. Ctrl-C ends both and is raised again."""
     first, second = sides
     referee = Referee(folder, (first, second), Rounds())
     pids: set[int] = set()

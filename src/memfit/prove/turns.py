@@ -43,6 +43,7 @@ class Referee:
         self.paths = {name: folder / f"turn-{name}" for name in names}
         self._pipes: dict[str, int] = {}
         for name, path in self.paths.items():
+            path.unlink(missing_ok=True)
             os.mkfifo(path)
             self._pipes[name] = os.open(path, os.O_RDWR)  # open for both, so that neither side waits for the other
 

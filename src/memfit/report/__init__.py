@@ -3,12 +3,14 @@
 from memfit.report.document import to_json
 from memfit.report.format import gib, percent, ratio, seconds
 from memfit.report.html import notebook, page, save_html
+from memfit.report.settings import mix_text
 from memfit.report.terminal import devices_view, estimates_view, render, to_text
 
 __all__ = [
     "devices_view",
     "estimates_view",
     "gib",
+    "mix_text",
     "notebook",
     "page",
     "percent",

@@ -87,7 +87,7 @@ def rate(per_s: float | None, unit: str) -> str:
     """`per_s` with a decimal prefix: `312 TFLOP/s`, `768 GB/s`. `unit` is what stands behind the prefix."""
     if per_s is None or not math.isfinite(per_s):
         return UNKNOWN
-    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if per_s >= size:
             return f"{per_s / size:.3g} {prefix}{unit}"
     return f"{per_s:.3g} {unit}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -43,6 +44,25 @@ def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse:
         if buffer is not None:
             self._buffers[name] = fn(buffer)
     return self
+
+
+@contextmanager
+def quiet_failures() -> Iterator[None]:
+    """Inside, torch does not log a traceback for an operator that fails on fake tensors: we tell what it raises."""
+    with mock.patch.object(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True):
+        yield
+
+
+@contextmanager
+def unrecognised() -> Iterator[None]:
+    """Inside, transformers does not see that tensors are fake: it would leave out its checks of values, and take other
+    branches than a real step (a mask that it could drop is kept)."""
+    module = sys.modules.get("transformers.utils.import_utils")
+    if module is None or not hasattr(module, "is_fake_tensor"):
+        yield
+        return
+    with mock.patch.object(module, "is_fake_tensor", lambda _: False):
+        yield
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from torch.overrides import TorchFunctionMode
 
 from memfit.core.errors import MemfitError, Untraceable
 from memfit.jobs import Job, batches
+from memfit.jobs.blame import users_line
 from memfit.jobs.job import check_optimizer, make_optimizer
 from memfit.trace import values
-from memfit.trace.building import converting, random_states_kept
+from memfit.trace.building import converting, quiet_failures, random_states_kept, unrecognised
 from memfit.trace.recorder import RecordingMode
 
 
@@ -57,7 +58,7 @@ class FakeWorld:
     @contextmanager
     def building(self) -> Iterator[None]:
         """Inside, tensors that are made are fake, modules can be converted (`.half()`), and random states are kept."""
-        with random_states_kept(), converting(), self.mode:
+        with random_states_kept(), converting(), unrecognised(), self.mode:
             yield
 
     def copy(self, thing: Any, memo: dict[int, Any]) -> Any:
@@ -119,8 +120,10 @@ def _built_fake(source: Any) -> nn.Module:
     except MemfitError:
         raise
     except Exception as error:
+        line = users_line(error)
+        advice = "if it works on real tensors, give the job a live model instead of a function"
         raise Untraceable(f"the model's function failed on fake tensors: {_first_line(error)}",
-                          "give the job a live model instead of a function") from error
+                          f"see {line}; {advice}" if line else advice) from error
     if not isinstance(made, nn.Module):
         raise Untraceable(f"the job's model function gave {type(made).__name__}, not a torch.nn.Module")
     return made

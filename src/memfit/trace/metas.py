@@ -18,7 +18,7 @@ def _lstm_layer(mode: Any, args: Any, out: Any) -> Any:
     """oneDNN keeps a workspace for backward; the fake one is empty."""
     x, train = args[0], args[15]
     output, hidden, cell, _ = out
-    size = workspace_bytes(x.shape[0], x.shape[1], hidden.shape[-1]) if train else 0
+    size = workspace_bytes(*x.shape, hidden.shape[-1]) if train else 0
     workspace = FakeTensor(mode, torch.empty(size, dtype=torch.uint8, device="meta"), _CPU)
     return output, hidden, cell, workspace
 

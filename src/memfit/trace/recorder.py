@@ -11,13 +11,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memfit.trace import shapes, values
-from memfit.trace.autograd_in_place import IN_PLACE, EngineAccumulation
+from memfit.trace.in_place import IN_PLACE, PRODUCTS, InPlaceRules
 from memfit.trace.operators import Facts, FactTable
 from memfit.trace.recording import Recording
 
 _DEVICE = torch.ops.prim.device.default
 _FACTS = FactTable()
-_ACCUMULATION = EngineAccumulation()
+_IN_PLACE = InPlaceRules()
 
 
 class RecordingMode(FakeTensorMode):
@@ -40,7 +40,7 @@ class RecordingMode(FakeTensorMode):
     @contextmanager
     def record(self, into: Recording) -> Iterator[Recording]:
         """Record into `into` until left. What is alive and unknown when first used counts as resident."""
-        _ACCUMULATION.calibrate(self)
+        _IN_PLACE.calibrate(self)
         shapes.SHARED.prepare()
         self._module_of_node.clear()
         self.module = self.last_module = ""
@@ -75,14 +75,17 @@ class RecordingMode(FakeTensorMode):
                 with self:
                     return func.decompose(*args, **kwargs)
             self.last_operator = func
+        instead = None
         if func in IN_PLACE:
-            instead = _ACCUMULATION.in_place(func, args, sys._getframe(1), self._just_made)
+            instead = _IN_PLACE.in_place(func, args, sys._getframe(1), self._just_made)
             if instead is not None:
                 func, facts = instead, _FACTS[instead]
         out, outcome = self._call(func, facts, types, args, kwargs)
         if recording is not None and not facts.quiet and out is not NotImplemented:
             self._record(recording, facts, args, kwargs, out, outcome)
-        return out
+        if func in PRODUCTS:
+            _IN_PLACE.product(sys._getframe(1), out)
+        return shapes.alias(self, out) if instead is not None else out
 
     def _call(self, func: Any, facts: Facts, types: Any, args: Any, kwargs: Any) -> tuple[Any, shapes.Outcome | None]:
         """The call's result on fakes, and its outcome where shapes alone decide it."""

@@ -146,5 +146,10 @@ def _produce_one(mode: Any, spec: Any, args: Any) -> Any:
     return FakeTensor(mode, made, _CPU)
 
 
+def alias(mode: Any, fake: Any) -> Any:
+    """Another tensor over the same storage: a functional operator may not give its own argument back."""
+    return _produce_one(mode, (fake.shape, fake.stride(), fake.dtype, fake.storage_offset(), 0), (fake,))
+
+
 SHARED = ShapeCache()
 """One for the process: what shapes give does not depend on who asks."""

@@ -13,8 +13,16 @@ import torch
 from memfit.core.errors import MemfitError, Untraceable
 from memfit.core.trace import Repeat, Trace
 from memfit.jobs import Job, batches, run_step
+from memfit.jobs.blame import users_line
 from memfit.trace.assemble import assemble
-from memfit.trace.building import clear_caches_holding, converting, no_collection, random_states_kept
+from memfit.trace.building import (
+    clear_caches_holding,
+    converting,
+    no_collection,
+    quiet_failures,
+    random_states_kept,
+    unrecognised,
+)
 from memfit.trace.categories import categorise
 from memfit.trace.fakes import FakeWorld, fake_job
 from memfit.trace.modules import module_stack
@@ -49,7 +57,7 @@ def trace_step(fake: Job, world: FakeWorld) -> Trace:
             marks.append(len(recording.events))
         recording.begin_phase(name)
 
-    with no_collection(), random_states_kept(), converting(), mode.record(recording):
+    with quiet_failures(), no_collection(), random_states_kept(), converting(), unrecognised(), mode.record(recording):
         recording.begin_phase("before")
         _adopt_resident(fake, recording)
         buffers = _buffers(fake, recording)
@@ -71,12 +79,18 @@ def _run(fake: Job, parts: list[Any], mode: RecordingMode, on_phase: Callable[[s
     except MemfitError:
         raise
     except Exception as error:
-        where = mode.module or mode.last_module or type(fake.model).__name__
-        text = str(error).strip().splitlines()
-        raise Untraceable(
-            f"the step cannot be traced: {mode.last_operator} in {where}: {type(error).__name__}: {text[0] if text else ''}",
-            "allow one real step to be measured instead, or make the shape independent of values",
-        ) from error
+        raise _untraceable(fake, mode, error) from error
+
+
+def _untraceable(fake: Job, mode: RecordingMode, error: Exception) -> Untraceable:
+    """What failed, with the operator and module that it failed in if it was in one, and the user's line."""
+    text = str(error).strip().splitlines()
+    where = mode.module or mode.last_module or type(fake.model).__name__
+    operator = f"{mode.last_operator} in {where}: " if mode.last_operator else ""
+    line = users_line(error)
+    advice = "if it runs in plain PyTorch, it can be measured: memfit estimate TARGET --measure"
+    return Untraceable(f"the step cannot be traced: {operator}{type(error).__name__}: {text[0] if text else 'no message'}",
+                       f"see {line}; {advice}" if line else advice)
 
 
 def _window(fake: Job) -> tuple[list[Any], int]:

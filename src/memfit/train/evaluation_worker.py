@@ -1,7 +1,8 @@
 """`python -m memfit.train.evaluation_worker SPEC.json`: the job's evaluation under a limit, without a graph.
 
 The spec: `target`, `settings`, `seed`, `budget_bytes` (None: no limit). The result is a `memfit.evaluation/1`:
-`target`, `metrics`, `rss_peak_bytes` (growth above the warm process), `budget_bytes`, `enforced`, `took_s`.
+`target`, `metrics`, `rss_peak_bytes` (growth above the warm process), `budget_bytes`, `within_budget` (null without a
+budget), `enforced`, `took_s`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from memfit.core.errors import UsageError
 from memfit.jobs.randomness import seed_everything
 from memfit.jobs.targets import call_target
-from memfit.launch import emit, worker_main
+from memfit.launch import allowance, emit, worker_main
 from memfit.recipes import prepare
 from memfit.train.enclosure import enclosed
 from memfit.train.failures import told_to_user
@@ -37,10 +38,12 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
         with Session(job, (), profile_peaks=False) as session:
             metrics = session.evaluate()
         took_s = time.perf_counter() - began
+    growth_bytes = enclosure.growth_bytes
     return {"evaluation": {
         "schema": "memfit.evaluation/1", "target": spec["target"], "metrics": metrics,
-        "rss_peak_bytes": enclosure.growth_bytes, "budget_bytes": budget_bytes, "enforced": enclosure.enforced,
-        "took_s": took_s}}
+        "rss_peak_bytes": growth_bytes, "budget_bytes": budget_bytes,
+        "within_budget": None if budget_bytes is None else growth_bytes <= allowance(budget_bytes),
+        "enforced": enclosure.enforced, "took_s": took_s}}
 
 
 if __name__ == "__main__":

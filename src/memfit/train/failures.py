@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import memfit
 from memfit.core.errors import MemfitError, RanOutOfMemory, UsageError
+from memfit.jobs.blame import users_line
 from memfit.launch import looks_out_of_memory
 
 _ADVICE = "give a larger budget, a smaller batch, or allow a lower fidelity (--fidelity reduced)"
 _PREFIX = re.compile(r"^\[enforce fail at [^\]]*\] [^.]*\. (DefaultCPUAllocator: )?")
-_OURS = Path(memfit.__file__).parent
-_INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))
 
 
 class NotFinite(UsageError):
@@ -47,7 +43,7 @@ def told_to_user(what: str) -> Iterator[None]:
         if is_out_of_memory(error):
             told: MemfitError = out_of_memory(error, f"in {what}")
         else:
-            place = _users_line(error)
+            place = users_line(error)
             if place is None:
                 raise
             words = " ".join(str(error).split())[:300]
@@ -55,14 +51,3 @@ def told_to_user(what: str) -> Iterator[None]:
         # the frames of the failed step hold its tensors: they must not live as long as the error does
         traceback.clear_frames(error.__traceback__)
         raise told from None
-
-
-def _users_line(error: BaseException) -> str | None:
-    """The innermost line that is neither of an installed package nor of memfit; a recipe's counts as ours."""
-    found = None
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = Path(frame.filename)
-        inside = any(folder in path.parents for folder in (_OURS, *_INSTALLED))
-        if not inside and not frame.filename.startswith("<"):
-            found = f"{frame.filename}, line {frame.lineno}"
-    return found

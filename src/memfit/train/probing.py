@@ -51,8 +51,12 @@ def in_child(ask: Callable[[], str]) -> str | None:
 
 
 def _answer(ask: Callable[[], str], writing: int) -> None:
-    """In the child: one thread only (the parent's thread pool did not survive the fork), and no clean-up of its own."""
+    """In the child: one thread only (the parent's thread pool did not survive the fork), no clean-up of its own, and
+    silent: what the job prints, it will print again when it trains."""
     try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
         torch.set_num_threads(1)
         try:
             text = ask()

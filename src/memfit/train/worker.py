@@ -1,8 +1,9 @@
 """`python -m memfit.train.worker SPEC.json`: the process that trains, under the limit if one shall be enforced.
 
 The spec: `target`, `settings`, `seed`, `choices` (`[{name, settings}]`), `budget_bytes`, `enforce`,
-`predicted_peak_bytes`, `plan` (for the result), `steps`, `epochs`, `out`, `resume`, `save_every`; all but `target` may
-be left out. Events: `warm`, `ready`, what the loop reports, and at the end `result` (a `memfit.run/1`) or `error`.
+`predicted_peak_bytes`, `plan` (for the result), `steps`, `epochs`, `out`, `resume`, `save_every`, `exact` (allocation
+is exact; only noted); all but `target` may be left out. Events: `warm`, `ready`, what the loop reports, and at the end
+`result` (a `memfit.run/1`) or `error`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from memfit.core.strategy import Choice
 from memfit.jobs import Job
 from memfit.jobs.randomness import seed_everything
 from memfit.jobs.targets import call_target
-from memfit.launch import emit, worker_main
+from memfit.launch import EXACT_NOTE, emit, worker_main
 from memfit.monitor.measure import measure_step
 from memfit.recipes import prepare
 from memfit.train.checkpoints import find_checkpoint, run_of
@@ -77,7 +78,7 @@ def _run(spec: Mapping[str, Any], session: Session, outcome: Outcome, enclosure:
         budget_bytes=budget_bytes, within_budget=enclosure.within(budget_bytes, peak_bytes),
         enforced=enclosure.enforced, oom_recovered=0, step_s_median=median_s,
         samples_per_s=outcome.samples / median_s if median_s else 0.0, plan=spec.get("plan") or {},
-        evaluation=outcome.evaluation, notes=tuple(outcome.notes))
+        evaluation=outcome.evaluation, notes=(*outcome.notes, *([EXACT_NOTE] if spec.get("exact") else [])))
 
 
 def _measured(session: Session) -> int:

@@ -22,24 +22,26 @@ MOST_COLUMNS = 100
 Shown = Result | Mapping[str, Any] | Sequence[Device] | Sequence[Estimate]
 
 
-def render(result: Shown) -> RenderableType:
-    """A rich renderable, at most 100 columns wide, of a result, a document, or a list of devices or estimates."""
-    return Constrain(_view(result), MOST_COLUMNS)
+def render(result: Shown, *, every_point: bool = False) -> RenderableType:
+    """A rich renderable, at most 100 columns wide, of a result, a document, or a list of devices or estimates.
+
+    A plan's frontier is thinned to what is read at a glance, unless `every_point` is wanted.
+    """
+    shown = plan_view(result, every_point=every_point) if isinstance(result, Plan) else _view(result)
+    return Constrain(shown, MOST_COLUMNS)
 
 
-def to_text(result: Shown, width: int = MOST_COLUMNS) -> str:
+def to_text(result: Shown, width: int = MOST_COLUMNS, *, every_point: bool = False) -> str:
     """The same as plain text without colour; no line is longer than `width` or ends in spaces."""
     sink = io.StringIO()
     Console(
         file=sink, width=width, color_system=None, force_terminal=False, highlight=False, emoji=False, markup=False
-    ).print(render(result))
+    ).print(render(result, every_point=every_point))
     return "\n".join(line.rstrip() for line in sink.getvalue().rstrip().splitlines()) + "\n"
 
 
 def _view(result: Shown) -> RenderableType:
     match result:
-        case Plan():
-            return plan_view(result)
         case Estimate():
             return estimate_view(result)
         case Verdict():

@@ -21,6 +21,7 @@ def devices_view(devices: Sequence[Device], here: str = "") -> Table:
     """One line each; `here` names the device of this machine, which is marked."""
     names = ["", "name", "memory", "bandwidth", "float32", "bfloat16", "compute", "title"]
     made = parts.table(*names, numbers=names[2:7])
+    made.columns[1].no_wrap = True  # a name is there to be copied
     for one in devices:
         capability = "-" if one.compute_capability is None else ".".join(str(part) for part in one.compute_capability)
         made.add_row(

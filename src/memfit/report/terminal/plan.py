@@ -17,8 +17,8 @@ from memfit.report.terminal import parts
 _MOST_POINTS = 12
 
 
-def plan_view(plan: Plan) -> Group:
-    """Headline, plain against planned, what is used and why, what is not, the frontier, limits."""
+def plan_view(plan: Plan, *, every_point: bool = False) -> Group:
+    """Headline, plain against planned, what is used and why, what is not, the frontier (whole or thinned), limits."""
     used = "Strategies, in this order" if plan.fits else "Strategies of the smallest plan"
     return Group(
         parts.title("plan", plan.target, "on", plan.device),
@@ -26,7 +26,7 @@ def plan_view(plan: Plan) -> Group:
         parts.section("Predicted", _predicted(plan)),
         *([parts.section(used, _strategies(plan))] if plan.strategies else []),
         *([parts.section("Not used", _rejected(plan))] if plan.rejected else []),
-        *([parts.section("From plain to smallest", _frontier(plan))] if plan.frontier else []),
+        *([parts.section("From plain to smallest", _frontier(plan, every_point))] if plan.frontier else []),
         parts.section("Limits", _limits(plan)),
         *parts.notes(plan.notes),
     )
@@ -62,10 +62,10 @@ def _rejected(plan: Plan) -> Table:
     return made
 
 
-def _frontier(plan: Plan) -> RenderableType:
+def _frontier(plan: Plan, every_point: bool) -> RenderableType:
     made = parts.table("", "peak", "step time", "strategies", numbers=("peak", "step time"))
     chosen = wording.chosen_index(plan)
-    kept = thinned(len(plan.frontier), chosen)
+    kept = range(len(plan.frontier)) if every_point else thinned(len(plan.frontier), chosen)
     for index in kept:
         point = plan.frontier[index]
         made.add_row(
@@ -82,7 +82,7 @@ def _peak(point: FrontierPoint) -> str:
 def _frontier_legend(plan: Plan, chosen: int | None, left_out: int) -> str:
     said = ["-> this plan"] if chosen is not None else []
     said += ["<= a bound, not simulated"] if any(not point.simulated for point in plan.frontier) else []
-    said += [f"{left_out} more in the JSON document"] if left_out else []
+    said += [f"{left_out} more: --frontier shows them"] if left_out else []
     return "; ".join(said)
 
 

@@ -22,10 +22,10 @@ def _leading(side: int) -> int:
     return rounded + 16 if rounded % 256 == 0 else rounded
 
 
-def workspace_bytes(steps: int, batch: int, hidden: int) -> int:
+def workspace_bytes(steps: int, batch: int, inputs: int, hidden: int) -> int:
     """What a training forward leaves for backward: gates, and the states of all steps with their gradients."""
     gates = steps * batch * _leading(4 * hidden) * 4
-    states = 2 * (steps + 1) * batch * _leading(hidden) * 4
+    states = 2 * (steps + 1) * batch * _leading(max(inputs, hidden)) * 4
     cells = 2 * (steps + 1) * batch * hidden * 4
     hidden_out = steps * batch * _leading(hidden) * 4
     return padded(gates, _PAGE) + 3 * padded(states, _PAGE) + 2 * padded(cells, _PAGE) + padded(hidden_out, _PAGE)
