@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.cli.progress import step_bar
+from memfit.cli.output import say
 from memfit.core.errors import MemfitError
 from memfit.core.results import Plan
 
@@ -56,8 +57,8 @@ def seed_of(settings: Mapping[str, Any]) -> int:
 
 
 def run_training(spec: Mapping[str, Any], label: str) -> Ended:
-    """Run the worker with a progress bar on a terminal."""
-    from memfit.launch import run_worker
+    """Run the worker with a progress bar on a terminal; one that meets its limit goes on with exact allocation."""
+    from memfit.launch.limited import run_limited
 
     steps: list[dict[str, Any]] = []
     with step_bar(label, spec.get("steps")) as advance:
@@ -66,9 +67,24 @@ def run_training(spec: Mapping[str, Any], label: str) -> Ended:
             if event["kind"] == "step":
                 steps.append(event)
                 advance(event)
+            elif event["kind"] == "restarted":
+                say(f"memfit: {event['why']}")
 
-        result = run_worker("memfit.train.worker", spec, on_event=on_event, limited=bool(spec.get("enforce")))
+        result = run_limited("memfit.train.worker", spec, on_event=on_event, again=lambda: _resumed(spec))
     return Ended(result.result.get("run") if result.result else None, steps, result.error)
+
+
+def _resumed(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec from the last checkpoint on, if the run has written one."""
+    from memfit.train.checkpoints import find_checkpoint
+
+    if not spec.get("out"):
+        return spec
+    try:
+        find_checkpoint(Path(spec["out"]))
+    except MemfitError:
+        return spec
+    return {**spec, "resume": spec["out"]}
 
 
 def unfinished(spec: Mapping[str, Any], ended: Ended) -> dict[str, Any]:
