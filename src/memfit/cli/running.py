@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from memfit.cli.progress import step_bar
-from memfit.cli.output import say
 from memfit.core.errors import MemfitError
 from memfit.core.results import Plan
 
@@ -68,7 +68,7 @@ def run_training(spec: Mapping[str, Any], label: str) -> Ended:
                 steps.append(event)
                 advance(event)
             elif event["kind"] == "restarted":
-                say(f"memfit: {event['why']}")
+                print(f"memfit: {event['why']}", file=sys.stderr, flush=True)
 
         result = run_limited("memfit.train.worker", spec, on_event=on_event, again=lambda: _resumed(spec))
     return Ended(result.result.get("run") if result.result else None, steps, result.error)

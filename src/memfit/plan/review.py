@@ -10,12 +10,14 @@ from memfit.apply import plan_code, plan_fidelity, strategies
 from memfit.core.errors import UsageError
 from memfit.core.results import Plan, PlannedStrategy, Predicted
 from memfit.core.strategy import Choice
-from memfit.jobs import Job
+from memfit.jobs import Job, batches
 from memfit.jobs.identity import model_hash
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.files import check_belongs
 from memfit.plan.largest import largest_batch
 from memfit.plan.target import target_device
+
+MICRO_BATCHES = "micro-batches"
 
 
 def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
@@ -29,6 +31,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     device = target_device(plan.device)
     explorer = Explorer(job, device)
     check_belongs(plan, model_hash(explorer.fake.model))
+    plan = _without_splitting(plan, explorer.fake)
     choices = tuple(Choice(one.name, dict(one.settings)) for one in plan.strategies)
     seen = explorer.candidate(choices)
     if not isinstance(seen, Candidate):
@@ -44,6 +47,16 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
         floor_bytes=min(known.floor_bytes, seen.simulation.peak.high_bytes), took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), timeline=seen.simulation.timeline,
         baseline_timeline=plain.timeline, source=plan_code(choices, explorer.fake))
+
+
+def _without_splitting(plan: Plan, fake: Job) -> Plan:
+    """A batch that cannot be split is no error: micro-batches are left out, which is noted."""
+    reason = batches.why_unsplittable(fake.batch)
+    kept = tuple(one for one in plan.strategies if one.name != MICRO_BATCHES)
+    if reason is None or len(kept) == len(plan.strategies):
+        return plan
+    note = f"{MICRO_BATCHES} left out: the batch cannot be split: {reason}"
+    return replace(plan, strategies=kept, notes=(*plan.notes, note))
 
 
 def _forgetting(plan: Plan, seen: Candidate) -> Plan:

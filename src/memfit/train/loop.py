@@ -41,11 +41,13 @@ class LoopSettings:
 
 @dataclass
 class Outcome:
-    """What a run came to. `losses` and `step_times_s` are those of this process, not of what it resumed."""
+    """What a run came to. `losses` and times are those of this process, not of what it resumed; the profiler's price
+    is in `profiled_times_s`."""
 
     place: Place = field(default_factory=Place)
     losses: list[float] = field(default_factory=list)
     step_times_s: list[float] = field(default_factory=list)
+    profiled_times_s: list[float] = field(default_factory=list)
     samples: int = 0
     evaluation: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -147,8 +149,7 @@ class _Loop:
         outcome = self._outcome
         if not out.skipped:
             outcome.losses.append(out.loss)
-        if not out.profiled:
-            outcome.step_times_s.append(out.step_s)
+        (outcome.profiled_times_s if out.profiled else outcome.step_times_s).append(out.step_s)
         outcome.samples = size(batch)
         entry = self._entry(out)
         self._before_batch = raw_state()

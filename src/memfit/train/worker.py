@@ -69,7 +69,7 @@ def _loop_settings(spec: Mapping[str, Any]) -> LoopSettings:
 def _run(spec: Mapping[str, Any], session: Session, outcome: Outcome, enclosure: Enclosure) -> Run:
     budget_bytes = spec.get("budget_bytes")
     peak_bytes = session.peak_bytes or _measured(session)
-    times = outcome.step_times_s
+    times = outcome.step_times_s or outcome.profiled_times_s
     median_s = statistics.median(times) if times else 0.0
     return Run(
         steps=outcome.place.step, loss_first=outcome.losses[0] if outcome.losses else float("nan"),
