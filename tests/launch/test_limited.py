@@ -18,7 +18,8 @@ def work(spec):
         raise MemoryError("no more")
     if spec["dies"] == "otherwise":
         raise ValueError("broken")
-    return {"exact": bool(spec.get("exact")), "threshold": os.environ.get("MALLOC_MMAP_THRESHOLD_"), "step": spec["step"]}
+    threshold = os.environ.get("MALLOC_MMAP_THRESHOLD_")
+    return {"exact": bool(spec.get("exact")), "threshold": threshold, "step": spec["step"]}
 
 sys.exit(worker_main(work))
 '''

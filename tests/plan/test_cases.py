@@ -64,7 +64,7 @@ class TestFirstOptimizerStepRunsOut:
 class TestBatchSizeSearch:
     """The size that is returned was itself traced and simulated, and works."""
 
-    @pytest.mark.parametrize("share", [0.3, 0.6, 1.0, 3.0])
+    @pytest.mark.parametrize("share", [0.6, 1.0, 3.0])
     def test_returned_size_fits_and_twice_it_does_not(self, share: float) -> None:
         job = activations()
         budget = int(share * estimate_job(job, device=CPU).peak.high_bytes)

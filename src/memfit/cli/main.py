@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from memfit.cli import (
     demo_command,
@@ -20,9 +21,21 @@ from memfit.cli import (
 )
 from memfit.cli.failures import told
 from memfit.cli.output import fail, json_mode, silence_stdout
+from memfit.core.errors import Interrupted
+
+
+class _Commands(TyperGroup):
+    """Ctrl-C is an error like others: typer would end in silence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+
 
 app = typer.Typer(
-    name="memfit", no_args_is_help=False, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    name="memfit", cls=_Commands, no_args_is_help=False, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 _EXEC = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 

@@ -70,8 +70,9 @@ def take(batch: Any, start: int, stop: int) -> Any:
     return map_tensors(batch, lambda t: t[start:stop] if t.dim() > 0 and t.shape[0] == samples else t)
 
 
-def split(batch: Any, count: int) -> list[Any]:
-    """`count` parts of as equal size as possible, the larger ones first; fewer if there are fewer samples.
+def split(batch: Any, count: int, *, first: int | None = None) -> list[Any]:
+    """`count` parts of as equal size as possible, the larger ones first; fewer if there are fewer samples. `first`: only
+    so many of them.
 
     Raises UsageError if a leaf counts samples but is not a tensor (a list of strings, say), as it would be shared.
     """
@@ -81,9 +82,10 @@ def split(batch: Any, count: int) -> list[Any]:
     reason = why_unsplittable(batch)
     if reason:
         raise UsageError(f"the batch cannot be split into micro-batches: {reason}", "turn it into tensors, or train it whole")
-    base, larger = divmod(samples, min(count, samples))
+    parts = min(count, samples)
+    base, larger = divmod(samples, parts)
     bounds, start = [], 0
-    for part in range(min(count, samples)):
+    for part in range(parts if first is None else min(first, parts)):
         stop = start + base + (1 if part < larger else 0)
         bounds.append((start, stop))
         start = stop

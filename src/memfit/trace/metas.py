@@ -23,5 +23,23 @@ def _lstm_layer(mode: Any, args: Any, out: Any) -> Any:
     return output, hidden, cell, workspace
 
 
+def _grouped_mm(mode: Any, args: Any, kwargs: Any) -> Any:
+    """One product for each expert's rows. The fake one takes bf16 only; the CPU takes any floating type."""
+    a, b = args[:2]
+    offsets = args[2] if len(args) > 2 else kwargs.get("offs")
+    if a.dim() == 2 and b.dim() == 2:
+        shape = [offsets.shape[0], a.shape[0], b.shape[1]]
+    elif a.dim() == 3 and b.dim() == 3:
+        shape = [a.shape[0], a.shape[1], b.shape[2]]
+    else:
+        shape = [a.shape[-2], b.shape[-1]]
+    return FakeTensor(mode, torch.empty(shape, dtype=kwargs.get("out_dtype") or a.dtype, device="meta"), _CPU)
+
+
 CORRECTIONS: dict[Any, Callable[[Any, Any, Any], Any]] = {aten.mkldnn_rnn_layer.default: _lstm_layer}
 """`correct(mode, args, out)` gives the result as the CPU kernel would."""
+
+INSTEAD: dict[Any, Callable[[Any, Any, Any], Any]] = {}
+"""`make(mode, args, kwargs)` gives the result where the fake kernel refuses what the CPU takes."""
+if hasattr(aten, "_grouped_mm"):
+    INSTEAD[aten._grouped_mm.default] = _grouped_mm

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from memfit.trace.kernels import scratch_function
-from memfit.trace.metas import CORRECTIONS
+from memfit.trace.metas import CORRECTIONS, INSTEAD
 
 aten: Any = torch.ops.aten
 _QUIET = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
@@ -21,7 +21,7 @@ class Facts:
     """Facts about one operator overload. `quiet` operators move no data and own no storage; `by_shape`: shapes decide
     what it gives."""
 
-    __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "mutable", "name", "quiet", "random", "scratch", "shape_from_values")
+    __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "instead", "mutable", "name", "quiet", "random", "scratch", "shape_from_values")
 
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)
@@ -36,6 +36,7 @@ class Facts:
         self.decomposes: bool = _decomposes(func)
         self.counts_flops: Callable[..., Any] | None = flop_registry.get(packet)
         self.correct: Callable[[Any, Any, Any], Any] | None = CORRECTIONS.get(func)
+        self.instead: Callable[[Any, Any, Any], Any] | None = INSTEAD.get(func)
         self.scratch: Callable[..., int] | None = scratch_function(func)
 
     def flops(self, args: Any, kwargs: Any, out: Any) -> int:

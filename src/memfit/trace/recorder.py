@@ -108,7 +108,8 @@ class RecordingMode(FakeTensorMode):
     ) -> tuple[Any, shapes.Outcome | None]:
         self._busy += 1
         try:
-            out = self.dispatch(func, types, args, kwargs)
+            own = facts.instead
+            out = self.dispatch(func, types, args, kwargs) if own is None else own(self, args, kwargs)
         finally:
             self._busy -= 1
         if out is NotImplemented:

@@ -98,10 +98,10 @@ def _window(fake: Job) -> tuple[list[Any], int]:
 
     The first part finds no gradients; the second finds them, as do all others, which are no larger.
     """
-    parts = batches.split(fake.batch, fake.rules.micro_batches)
-    if len(parts) <= 2:
-        return parts, 0
-    return parts[:2], len(parts) - 1
+    count = fake.rules.micro_batches
+    if count > 2:
+        count = min(count, batches.size(fake.batch))
+    return batches.split(fake.batch, count, first=2), count - 1 if count > 2 else 0
 
 
 def _adopt_resident(fake: Job, recording: Recording) -> None:

@@ -15,7 +15,8 @@ from torch.utils._mode_utils import no_dispatch
 
 aten: Any = torch.ops.aten
 _LIMIT = 1 << 20  # elements of integer and boolean tensors whose values are kept
-SMALL = 1024  # elements of floating tensors: rates, schedules, step counters
+SMALL = 1 << 16  # elements of floating tensors that follow from known ones: masks, rates, schedules, step counters
+_FILLED_FLOATS = 1024  # elements of floating tensors that are filled: more of them become activations and states
 _FACTORIES = {
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default, aten.zeros.default,
     aten.ones.default, aten.full.default, aten.scalar_tensor.default, aten.eye.default, aten.eye.m,
@@ -112,7 +113,7 @@ def after(func: Any, facts: Any, args: Any, kwargs: Any, out: Any) -> None:
     first = out[0] if isinstance(out, (list, tuple)) and out else out
     if type(first) is not FakeTensor or _is_view(first, args):
         return
-    if _worth(first) and not facts.random:
+    if _worth(first) and not facts.random and _begins_known(args):
         real = _compute(func, args, kwargs)
         if real is not NotImplemented:
             for fake, value in zip(pytree.tree_leaves(out), pytree.tree_leaves(real), strict=False):
@@ -144,12 +145,12 @@ def _made_by_rule(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
         position = _FILLED[func]
         fill = args[position] if len(args) > position else None
     if fill is not None:
-        if _worth(out):
+        if _worth(out, _FILLED_FLOATS):
             keep(out, _real(torch.full, (tuple(out.shape), fill), {"dtype": out.dtype, "device": "cpu"}))
         else:
             forget(out)
         return True
-    if func in _FACTORIES and _worth(out) and out.fake_device.type == "cpu":
+    if func in _FACTORIES and _worth(out, _FILLED_FLOATS) and out.fake_device.type == "cpu":
         keep(out, _real(func, args, kwargs))
         return True
     return False
@@ -201,6 +202,12 @@ def _is_view(out: Any, args: Any) -> bool:
     return any(type(arg) is FakeTensor and arg.untyped_storage()._cdata == cdata for arg in args)
 
 
-def _worth(fake: Any) -> bool:
-    limit = SMALL if fake.is_floating_point() or fake.is_complex() else _LIMIT
+def _begins_known(args: Any) -> bool:
+    """Whether the first tensor's value is known: mostly it is not, and that ends it."""
+    first = next((arg for arg in args if type(arg) is FakeTensor), None)
+    return first is None or getattr(first.untyped_storage(), "_memfit_value", None) is not None
+
+
+def _worth(fake: Any, floats: int = SMALL) -> bool:
+    limit = floats if fake.is_floating_point() or fake.is_complex() else _LIMIT
     return fake.numel() <= limit

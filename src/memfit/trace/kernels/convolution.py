@@ -109,7 +109,7 @@ def _weight_gradient(layouts: _Layouts, grad: Any, x: Any, weight: Any, stride: 
     largest = max(weight.shape[2:])
     small_groups = groups > 1 and (largest > 3 if layouts.depthwise else weight.shape[1] < 8)
     if not layouts.amx and (largest > _LARGEST_DIRECT or small_groups):
-        return nbytes(weight) + _by_columns(grad, weight)
+        return nbytes(weight) + _by_columns(grad, weight, groups)
     if layouts.amx:
         parts = threads() if product(weight.shape[2:]) == 1 else _sample_groups(grad, x, weight, stride, groups)
         sums = 2 * layouts.weight * parts  # in fp32
@@ -119,12 +119,12 @@ def _weight_gradient(layouts: _Layouts, grad: Any, x: Any, weight: Any, stride: 
     return max(layouts.y + layouts.x + layouts.weight + buffer, layouts.weight + nbytes(weight))
 
 
-def _by_columns(grad: Any, weight: Any) -> int:
+def _by_columns(grad: Any, weight: Any, groups: int) -> int:
     """Columns of one image and four partial gradients, for each thread that takes part."""
     window, positions = product(weight.shape[1:]), product(grad.shape[2:])
     columns = window * positions * weight.element_size()
     workers = threads() if window >= 256 or positions <= 400 or threads() > 2 else 1
-    return workers * (4 * nbytes(weight) + columns + 256)
+    return min(workers, grad.shape[0] * groups) * (4 * nbytes(weight) + columns + 256)
 
 
 def _sample_groups(grad: Any, x: Any, weight: Any, stride: Any, groups: int) -> int:
