@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import memfit.recipes.text
+import memfit.recipes.vision  # noqa: F401 - libraries are imported with the target's file, before any limit is set
 from memfit.jobs import Job
 from memfit.recipes import recipe
 

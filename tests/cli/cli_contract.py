@@ -40,31 +40,35 @@ class Ended:
 
 Run = Callable[..., Ended]
 
-PEAK = {"allocated_bytes", "allocated_low_bytes", "allocated_high_bytes", "reserved_bytes", "reserved_low_bytes",
-        "reserved_high_bytes", "process_bytes", "low_bytes", "high_bytes"}
-CATEGORIES = {"parameters", "gradients", "optimizer_state", "activations", "inputs", "buffers", "temporaries", "workspace"}
-SIDE = {"peak_bytes", "step_s_median", "survives_budget"}
+def _words(text: str) -> set[str]:
+    return set(text.split())
 
-FIELDS: dict[str, tuple[set[str], set[str]]] = {
-    "memfit.error/1": ({"code", "message", "advice"}, set()),
-    "memfit.estimate/1": ({"target", "device", "peak", "first_step_peak_bytes", "at_peak", "largest", "step_s", "took_s"},
-                          {"measured", "notes"}),
-    "memfit.plan/1": ({"target", "device", "budget", "fits", "fidelity", "strategies", "predicted", "baseline", "slowdown",
-                       "floor_bytes", "rejected", "frontier", "largest_batch", "took_s"},
-                      {"model_hash", "memfit_version", "notes"}),
-    "memfit.run/1": ({"steps", "loss_first", "loss_last", "peak_bytes", "rss_peak_bytes", "predicted_peak_bytes",
-                      "budget_bytes", "within_budget", "enforced", "oom_recovered", "step_s_median", "samples_per_s", "plan"},
-                     {"evaluation", "notes", "error"}),
-    "memfit.verdict/1": ({"within_budget", "same_result", "fidelity", "max_rel_loss_diff", "max_rel_param_diff",
-                          "buffers_equal", "grad_set_equal", "enforced", "plain", "planned"},
-                         {"budget_bytes", "max_rel_grad_diff", "slowdown", "rss_growth_bytes", "notes", "demo", "error"}),
+
+PEAK = _words("""allocated_bytes allocated_low_bytes allocated_high_bytes reserved_bytes reserved_low_bytes
+                 reserved_high_bytes process_bytes low_bytes high_bytes""")
+CATEGORIES = _words("parameters gradients optimizer_state activations inputs buffers temporaries workspace")
+SIDE = _words("peak_bytes step_s_median survives_budget")
+
+FIELDS = {
+    "memfit.error/1": ("code message advice", ""),
+    "memfit.estimate/1": (
+        "target device peak first_step_peak_bytes at_peak largest step_s took_s", "measured notes"),
+    "memfit.plan/1": (
+        ("target device budget fits fidelity strategies predicted baseline slowdown floor_bytes rejected frontier "
+        "largest_batch took_s"), "model_hash memfit_version notes"),
+    "memfit.run/1": (
+        ("steps loss_first loss_last peak_bytes rss_peak_bytes predicted_peak_bytes budget_bytes within_budget enforced "
+        "oom_recovered step_s_median samples_per_s plan"), "evaluation notes error"),
+    "memfit.verdict/1": (
+        ("within_budget same_result fidelity max_rel_loss_diff max_rel_param_diff buffers_equal grad_set_equal enforced "
+        "plain planned"), "budget_bytes max_rel_grad_diff slowdown rss_growth_bytes notes demo error"),
 }
 """Of each document of the contract: the fields that it must have, and those that were added to it."""
 
 
 def check_fields(document: dict[str, Any]) -> dict[str, Any]:
     """The document, which has the contract's fields, no unknown ones, and the contract's fields inside them."""
-    needed, added = FIELDS[document["schema"]]
+    needed, added = map(_words, FIELDS[document["schema"]])
     assert needed <= set(document) <= needed | added | {"schema"}
     for field, inner in {"error": {"code", "message", "advice"}, "budget": {"device_bytes", "host_bytes"}, "peak": PEAK,
                          "plain": SIDE, "planned": SIDE, "at_peak": {"phase", "module", "op", "by_category"}}.items():

@@ -57,8 +57,10 @@ def loud(batch: int = 16) -> memfit.Job:
     return job(batch)
 
 
-def epochs(batches: int = 4, pause_s: float = 0.0, nan_at: int | None = None, ignored: bool = False, last: int = 8) -> memfit.Job:
-    """With data, of which one batch may be NaN, the second without labels in its first half, the last of another size."""
+def epochs(
+    batches: int = 4, pause_s: float = 0.0, nan_at: int | None = None, ignored: bool = False, last: int = 8
+) -> memfit.Job:
+    """With data: one batch may be NaN, the second without labels in its first half, the last of another size."""
 
     def data(epoch: int) -> Iterator[Batch]:
         for number in range(batches):

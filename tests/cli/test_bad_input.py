@@ -46,12 +46,12 @@ USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), [case for case in USAGE if case[0][0] != "exec"], ids=lambda one: " ".join(one)[-40:])
+@pytest.mark.parametrize(("words", "said"), [case for case in USAGE if case[0][0] != "exec"])
 def test_usage(run: Run, words: tuple[str, ...], said: tuple[str, ...]) -> None:
     check(run, 2, words, said)
 
 
-@pytest.mark.parametrize(("words", "said"), [case for case in USAGE if case[0][0] == "exec"], ids=["nothing", "no program"])
+@pytest.mark.parametrize(("words", "said"), [case for case in USAGE if case[0][0] == "exec"])
 def test_usage_of_exec(run: Run, words: tuple[str, ...], said: tuple[str, ...]) -> None:
     assert run(*words).code == 2
     ended = run("exec", "--json", *words[1:])
@@ -92,9 +92,11 @@ def test_jobs(run: Run, command: tuple[str, ...], name: str, said: tuple[str, ..
 
 
 @pytest.mark.parametrize(("size", "said"), [
-    ("8 gigs", "unknown unit 'gigs'"), ("8G", "write 8GiB"), ("-1GiB", "not a positive size"), ("0", "not a positive size"),
+    ("8 gigs", "unknown unit 'gigs'"), ("8G", "write 8GiB"), ("-1GiB", "not a positive size"),
+    ("0", "not a positive size"),
     ("0GiB", "not a positive size"), ("140%", "more than the plain step needs"), ("0%", "not a positive share"),
-    ("-5%", "not a positive share"), ("lots", "not a size"), ("", "not a size"), ("1e400GiB", ""), ("nan", "not a size"),
+    ("-5%", "not a positive share"), ("lots", "not a size"), ("", "not a size"), ("1e400GiB", ""),
+    ("nan", "not a size"),
 ])
 @pytest.mark.parametrize("command", ["plan", "train", "prove", "evaluate"])
 def test_sizes(run: Run, command: str, size: str, said: str) -> None:
@@ -160,7 +162,7 @@ def test_plain_text_shows_the_plan_that_does_not_fit(run: Run) -> None:
     (("init", "file/job.py"), "cannot write file/job.py"),
     (("init", "job"), "memfit init job.py"),
 ])
-def test_folders_that_cannot_be_written_and_runs_that_are_not_there(run: Run, words: tuple[str, ...], said: str) -> None:
+def test_folders_that_cannot_be_written(run: Run, words: tuple[str, ...], said: str) -> None:
     """A file stands in the folder's place: root may write to a folder whose mode forbids it."""
     Path("file").write_text("")
     check(run, 2, words, (said,))

@@ -26,7 +26,8 @@ def test_estimate(run: Run) -> None:
 
 
 def test_settings_reach_the_target(run: Run) -> None:
-    small, large = (run("estimate", JOB, "--set", f"batch={size}", "--set", "layers=1", "--json").document for size in (256, 512))
+    words = ("estimate", JOB, "--set", "layers=1", "--json", "--set")
+    small, large = (run(*words, f"batch={size}").document for size in (256, 512))
     assert small["peak"]["allocated_bytes"] < large["peak"]["allocated_bytes"]
 
 
@@ -37,14 +38,16 @@ def test_estimates_over_batch_sizes(run: Run) -> None:
     assert len(peaks) == 3 and peaks == sorted(peaks)
     alone = run("estimate", JOB, "--set", "batch=128", "--json").document
     assert alone["peak"] == document["estimates"][1]["peak"]
-    assert len([line for line in run("estimate", JOB, "--batch-sweep", "64,128").out.splitlines() if "batch=" in line]) == 2
+    lines = run("estimate", JOB, "--batch-sweep", "64,128").out.splitlines()
+    assert sum("batch=" in line for line in lines) == 2
 
 
 def test_plan_and_its_files(run: Run) -> None:
     """A plan is written, read by every command that takes one, and says the same of the step."""
     made = check_fields(run("plan", JOB, "--budget", "40%", "-o", "plan.toml", "--json").document)
     assert made["schema"] == "memfit.plan/1" and made["fits"] is True and made["strategies"]
-    assert made["predicted"]["peak"]["high_bytes"] <= made["budget"]["device_bytes"] < made["baseline"]["peak"]["low_bytes"]
+    budget_bytes = made["budget"]["device_bytes"]
+    assert made["predicted"]["peak"]["high_bytes"] <= budget_bytes < made["baseline"]["peak"]["low_bytes"]
     again = check_fields(run("plan", JOB, "--plan", "plan.toml", "--html", "page.html", "--json").document)
     assert {**again, "took_s": 0} == {**made, "took_s": 0}
     under = run("estimate", JOB, "--plan", "plan.toml", "--json").document
@@ -82,7 +85,7 @@ def test_the_frontier_is_shown_whole(run: Run) -> None:
     assert "--frontier shows them" in thinned and "--frontier" not in whole
 
 
-def test_the_largest_batch_fits_and_a_larger_one_does_not(run: Run) -> None:
+def test_the_largest_batch_fits(run: Run) -> None:
     words = ("plan", JOB, "--set", "layers=1", "--set", "hidden=64", "--budget", "1MiB")
     assert run(*words, "--json").document["largest_batch"] is None
     found = run(*words, "--largest-batch", "--json").document["largest_batch"]
@@ -151,11 +154,14 @@ def test_a_plan_is_seen_anew_for_other_settings(run: Run) -> None:
     assert ended.document["floor_bytes"] > ended.document["budget"]["device_bytes"]
     smaller = run("plan", JOB, "--set", "batch=1", "--plan", "plan.toml", "--json")
     assert smaller.code == 0
-    left_out = [note for note in smaller.document["notes"] if "micro-batches left out: the batch cannot be split" in note]
+    said = "micro-batches left out: the batch cannot be split"
+    left_out = [note for note in smaller.document["notes"] if said in note]
     assert len(left_out) == ("micro-batches" in Path("plan.toml").read_text().split("[[rejected]]")[0])
 
 
-@pytest.mark.parametrize(("name", "said"), [("one_sample", "it has one sample"), ("with_names", "names is a list of 8 str values")])
+@pytest.mark.parametrize(("name", "said"), [
+    ("one_sample", "it has one sample"), ("with_names", "names is a list of 8 str values"),
+])
 def test_batches_that_cannot_be_split_are_no_errors(run: Run, name: str, said: str) -> None:
     ended = run("plan", target(name), "--budget", "1GiB", "--json")
     assert ended.code == 0 and ended.err == ""

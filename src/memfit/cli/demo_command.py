@@ -58,11 +58,13 @@ def _story(steps: int) -> Story:
     say(f"1/4  predicting what {TARGET} needs, and planning for a quarter of it")
     made = planning.require_fit(planning.planned(planning.request(TARGET, None, budget=BUDGET, device="cpu")))
     names = " + ".join(one.name for one in made.strategies)
-    say(f"     plain needs {gib(made.baseline.peak.allocated_bytes)}; the budget is {gib(made.budget.device_bytes)}: {names}")
+    plain_bytes, budget_bytes = made.baseline.peak.allocated_bytes, made.budget.device_bytes
+    say(f"     plain needs {gib(plain_bytes)}; the budget is {gib(budget_bytes)}: {names}")
     say(f"2/4  plain PyTorch and the plan, each in a fresh process under the same limit; {COMPARED} steps compared")
     verdict = prove_target(TARGET, {}, made, steps=COMPARED, enforce=True)
     ends = {False: "was refused memory and died", True: "survived", None: "ran without a limit"}
-    say(f"     plain {ends[verdict.plain.survives_budget]}; the plan finished, at {ratio(verdict.slowdown)} plain's step time")
+    end = ends[verdict.plain.survives_budget]
+    say(f"     plain {end}; the plan finished, at {ratio(verdict.slowdown)} plain's step time")
     error = error_of(verdict)
     if error is not None and verdict.planned.survives_budget is False:
         error.document = with_error(verdict.to_dict(), error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,19 +16,24 @@ if TYPE_CHECKING:
     from memfit.core.strategy import Choice
     from memfit.jobs import Job
 
-_File = Optional[str]  # noqa: UP045
+AllDevices = Annotated[bool, typer.Option("--all-devices", help="On every device of the catalogue.")]
+UnderPlan = Annotated[options.Text, typer.Option("--plan", metavar="F", help="Under the strategies of a plan file.")]
+Sweep = Annotated[options.Text, typer.Option(metavar="1,2,4", help="At each of these batch sizes.")]
+Snapshot = Annotated[options.Text, typer.Option(metavar="F", help="Write a memory snapshot (CUDA devices).")]
+Perfetto = Annotated[options.Text, typer.Option(metavar="F", help="Write a trace for Perfetto (CUDA devices).")]
+Measure = Annotated[bool, typer.Option("--measure", help="If it cannot be traced, measure real steps instead.")]
 
 
 def estimate(
     target: options.Target,
     device: options.Device = None,
-    all_devices: Annotated[bool, typer.Option("--all-devices", help="On every device of the catalogue.")] = False,
-    plan: Annotated[_File, typer.Option("--plan", metavar="F", help="Under the strategies of a plan file.")] = None,
+    all_devices: AllDevices = False,
+    plan: UnderPlan = None,
     settings: options.Settings = None,
-    batch_sweep: Annotated[_File, typer.Option(metavar="1,2,4", help="At each of these batch sizes.")] = None,
-    snapshot: Annotated[_File, typer.Option("--snapshot", metavar="F", help="Write a memory snapshot (CUDA devices).")] = None,
-    trace: Annotated[_File, typer.Option("--trace", metavar="F", help="Write a trace for Perfetto (CUDA devices).")] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="If it cannot be traced, measure real steps instead.")] = False,
+    batch_sweep: Sweep = None,
+    snapshot: Snapshot = None,
+    trace: Perfetto = None,
+    measure: Measure = False,
     html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> int:

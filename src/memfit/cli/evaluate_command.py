@@ -29,14 +29,15 @@ def evaluate(
     with document_only(as_json):
         from memfit.cli import planning
         from memfit.cli.running import seed_of
-        from memfit.launch import run_worker
+        from memfit.launch import run_limited
         from memfit.report import to_text
 
         asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
                                  fidelity=fidelity, plan_file=plan)
         budget_bytes = _budget_bytes(asked)
-        spec = {"target": target, "settings": dict(asked.settings), "seed": seed_of(asked.settings), "budget_bytes": budget_bytes}
-        result = run_worker("memfit.train.evaluation_worker", spec, limited=budget_bytes is not None)
+        spec = {"target": target, "settings": dict(asked.settings), "seed": seed_of(asked.settings),
+                "budget_bytes": budget_bytes, "enforce": budget_bytes is not None}
+        result = run_limited("memfit.train.evaluation_worker", spec)
         document = _document(spec, result)
         text = to_text(document)
     return conclude(document, text, as_json, _over_budget(document))
@@ -68,8 +69,8 @@ def _document(spec: dict[str, Any], result: Any) -> dict[str, Any]:
         return result.result["evaluation"]
     if isinstance(error, RanOutOfMemory):
         known = {"schema": "memfit.evaluation/1", "target": spec["target"], "metrics": {}, "rss_peak_bytes": None,
-                 "budget_bytes": spec["budget_bytes"], "within_budget": False, "enforced": spec["budget_bytes"] is not None,
-                 "took_s": result.took_s}
+                 "budget_bytes": spec["budget_bytes"], "within_budget": False, "enforced": spec["enforce"],
+                 "took_s": result.took_s, "notes": []}
         error.document = with_error(known, error)
     raise error
 
@@ -80,4 +81,5 @@ def _over_budget(document: dict[str, Any]) -> OverBudget | None:
     from memfit.report import gib
 
     return OverBudget(f"the evaluation was alive but above its budget of {gib(document['budget_bytes'])}: "
-                      f"{gib(document['rss_peak_bytes'])} resident", "give a larger --budget, or evaluate in smaller batches")
+                      f"{gib(document['rss_peak_bytes'])} resident",
+                      "give a larger --budget, or evaluate in smaller batches")

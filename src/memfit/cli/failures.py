@@ -45,7 +45,7 @@ def _out_of_memory(error: BaseException) -> MemfitError | None:
     if not looks_out_of_memory(line):
         return None
     return RanOutOfMemory(f"this process was refused memory: {line.splitlines()[0][:200]}",
-                          "give the job its model as a function and its data lazily, so that planning need not hold them")
+                          "give the job its model as a function and its data lazily: planning need not hold them then")
 
 
 def _internal(error: BaseException) -> MemfitError:

@@ -25,17 +25,20 @@ from memfit.core.errors import Interrupted
 
 
 class _Commands(TyperGroup):
-    """Ctrl-C is an error like others: typer would end in silence."""
+    """Ctrl-C is an error like others, and a reader that has left is none: typer has its own ways with both."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("interrupted") from None
+        except BrokenPipeError:
+            silence_stdout()
+            return 0
 
 
 app = typer.Typer(
-    name="memfit", cls=_Commands, no_args_is_help=False, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    name="memfit", cls=_Commands, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 _EXEC = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -59,10 +62,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")]
+
+
 @app.callback()
-def memfit(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")] = False,
-) -> None:
+def memfit(version: Version = False) -> None:
     """Tell it how much memory you have; it trains your PyTorch model in it."""
 
 
@@ -71,9 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(words or ["--help"], standalone_mode=False, prog_name="memfit")
-    except BrokenPipeError:
-        silence_stdout()
-        return 0
     except BaseException as error:
         return fail(told(error), json_mode(words))
     return code if isinstance(code, int) else 0

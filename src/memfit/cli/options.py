@@ -6,12 +6,20 @@ from typing import Annotated, Optional
 
 import typer
 
+# typer reads annotations when it runs, also on Python 3.10
+Text = Optional[str]  # noqa: UP045
+Count = Optional[int]  # noqa: UP045
+Texts = Optional[list[str]]  # noqa: UP045
+
+_BUDGET = "8GiB, 500 MB, bytes, or 40% of plain. Default: what is free."
+_FIDELITY = "The furthest from plain that you allow: bitwise, reordered, resampled (default), reduced, adapted."
+
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A recipe, or path/to/file.py:function.")]
-Budget = Annotated[Optional[str], typer.Option(metavar="S", help="8GiB, 500 MB, bytes, or 40% of plain. Default: what is free.")]  # noqa: UP045
-PlanFile = Annotated[Optional[str], typer.Option("--plan", metavar="F", help="A plan file instead of a budget.")]  # noqa: UP045
-Device = Annotated[Optional[str], typer.Option(metavar="D", help="cpu, cuda, or a name from memfit devices.")]  # noqa: UP045
-HostBudget = Annotated[Optional[str], typer.Option(metavar="S", help="Limit for host memory.")]  # noqa: UP045
-Fidelity = Annotated[Optional[str], typer.Option(metavar="F", help="The furthest from plain that you allow: bitwise, reordered, resampled (default), reduced, adapted.")]  # noqa: UP045, E501
-Settings = Annotated[Optional[list[str]], typer.Option("--set", metavar="KEY=VALUE", help="A setting of TARGET; repeatable.")]  # noqa: UP045
+Budget = Annotated[Text, typer.Option(metavar="S", help=_BUDGET)]
+PlanFile = Annotated[Text, typer.Option("--plan", metavar="F", help="A plan file instead of a budget.")]
+Device = Annotated[Text, typer.Option(metavar="D", help="cpu, cuda, or a name from memfit devices.")]
+HostBudget = Annotated[Text, typer.Option(metavar="S", help="Limit for host memory.")]
+Fidelity = Annotated[Text, typer.Option(metavar="F", help=_FIDELITY)]
+Settings = Annotated[Texts, typer.Option("--set", metavar="KEY=VALUE", help="A setting of TARGET; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Html = Annotated[Optional[str], typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML page.")]  # noqa: UP045
+Html = Annotated[Text, typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML page.")]

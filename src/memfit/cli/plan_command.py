@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,12 @@ from memfit.cli.output import document_only, show
 
 if TYPE_CHECKING:
     from memfit.core.results import Plan
+
+_KINDS = "Write the plan: .toml, .json, or .py for plain PyTorch."
+
+Frontier = Annotated[bool, typer.Option("--frontier", help="Show every point from plain to smallest.")]
+LargestBatch = Annotated[bool, typer.Option("--largest-batch", help="Also find the largest batch that fits.")]
+Output = Annotated[options.Text, typer.Option("-o", "--output", metavar="FILE", help=_KINDS)]
 
 
 def plan(
@@ -22,9 +28,9 @@ def plan(
     host_budget: options.HostBudget = None,
     fidelity: options.Fidelity = None,
     settings: options.Settings = None,
-    frontier: Annotated[bool, typer.Option("--frontier", help="Show every point from plain to smallest.")] = False,
-    largest_batch: Annotated[bool, typer.Option("--largest-batch", help="Also find the largest batch that fits.")] = False,
-    output: Annotated[Optional[str], typer.Option("-o", "--output", metavar="FILE", help="Write the plan: .toml, .json, or .py for plain PyTorch.")] = None,  # noqa: UP045, E501
+    frontier: Frontier = False,
+    largest_batch: LargestBatch = False,
+    output: Output = None,
     html: options.Html = None,
     as_json: options.AsJson = False,
 ) -> int:

@@ -36,7 +36,6 @@ def request(
     from memfit.core.fidelity import Fidelity
     from memfit.core.units import is_share, parse_size
     from memfit.hardware import find_device
-    from memfit.jobs.targets import parse_settings
 
     if plan_file is not None and budget is not None:
         raise UsageError("--plan and --budget were both given", "the plan has its own budget: leave one of them out")
@@ -50,6 +49,8 @@ def request(
         parse_size(host_budget)
     if device is not None:
         find_device(device)
+    from memfit.jobs.targets import parse_settings  # brings torch, which the checks above do not need
+
     return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file)
 
 
@@ -93,6 +94,6 @@ def _from_file(asked: Request, job: Any, largest_batch: bool) -> Plan:
                          f"leave out --device, or plan for it: memfit plan {asked.target} --device {asked.device}")
     seen = reviewed(read, job, want_largest_batch=largest_batch)
     if asked.fidelity is not None and not Fidelity.parse(asked.fidelity).allows(Fidelity.parse(seen.fidelity)):
-        raise UsageError(f"the plan {asked.plan_file} gives {seen.fidelity} results, and --fidelity is {asked.fidelity}",
+        raise UsageError(f"{asked.plan_file} gives {seen.fidelity} results, and --fidelity is {asked.fidelity}",
                          f"leave out --fidelity, or plan again: memfit plan {asked.target} --fidelity {asked.fidelity}")
     return seen

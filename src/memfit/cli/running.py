@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memfit.cli.progress import step_bar
+from memfit.cli.progress import say, step_bar
 from memfit.core.errors import MemfitError
 from memfit.core.results import Plan
+
+_OF_THE_PLAN = ("target", "device", "budget", "fidelity", "strategies", "predicted", "slowdown")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def train_spec(
         "choices": [{"name": one.name, "settings": dict(one.settings)} for one in made.strategies],
         "budget_bytes": made.budget.device_bytes, "enforce": enforce,
         "predicted_peak_bytes": made.predicted.peak.allocated_bytes,
-        "plan": {key: shown[key] for key in ("target", "device", "budget", "fidelity", "strategies", "predicted", "slowdown")},
+        "plan": {key: shown[key] for key in _OF_THE_PLAN},
         "steps": steps, "epochs": epochs,
         "out": str(Path(out).resolve()) if out else None, "resume": str(Path(resume).resolve()) if resume else None,
     }
@@ -65,13 +66,20 @@ def run_training(spec: Mapping[str, Any], label: str) -> Ended:
 
         def on_event(event: dict[str, Any]) -> None:
             if event["kind"] == "step":
-                steps.append(event)
+                _append(steps, event)
                 advance(event)
             elif event["kind"] == "restarted":
-                print(f"memfit: {event['why']}", file=sys.stderr, flush=True)
+                say(f"started again: {event['why']}")
 
         result = run_limited("memfit.train.worker", spec, on_event=on_event, again=lambda: _resumed(spec))
     return Ended(result.result.get("run") if result.result else None, steps, result.error)
+
+
+def _append(steps: list[dict[str, Any]], event: dict[str, Any]) -> None:
+    """A run that was started again does some steps a second time: those count."""
+    while steps and steps[-1]["step"] >= event["step"]:
+        steps.pop()
+    steps.append(event)
 
 
 def _resumed(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,5 +102,6 @@ def unfinished(spec: Mapping[str, Any], ended: Ended) -> dict[str, Any]:
         "schema": "memfit.run/1", "steps": ended.steps[-1]["step"] if ended.steps else 0,
         "loss_first": losses[0] if losses else None, "loss_last": losses[-1] if losses else None, "peak_bytes": None,
         "rss_peak_bytes": max((event.get("growth_bytes") or 0 for event in ended.steps), default=None),
-        "predicted_peak_bytes": spec["predicted_peak_bytes"], "budget_bytes": spec["budget_bytes"], "within_budget": False,
-        "enforced": spec["enforce"], "oom_recovered": 0, "step_s_median": None, "samples_per_s": None, "plan": spec["plan"]}
+        "predicted_peak_bytes": spec["predicted_peak_bytes"], "budget_bytes": spec["budget_bytes"],
+        "within_budget": False, "enforced": spec["enforce"], "oom_recovered": 0, "step_s_median": None,
+        "samples_per_s": None, "plan": spec["plan"]}

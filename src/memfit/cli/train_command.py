@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,16 +17,22 @@ if TYPE_CHECKING:
 
 _PLAN_NAME = "plan.toml"
 
+Steps = Annotated[options.Count, typer.Option(metavar="N", min=1, help="Train this many steps.")]
+Epochs = Annotated[options.Count, typer.Option(metavar="N", min=1, help="Train this many epochs.")]
+Enforce = Annotated[bool, typer.Option("--enforce", help="Let the system refuse memory above the budget.")]
+Out = Annotated[options.Text, typer.Option(metavar="DIR", help="Checkpoints, log, plan and report go here.")]
+Resume = Annotated[options.Text, typer.Option(metavar="DIR", help="Go on with the run in this folder, under its plan.")]
+
 
 def train(
     target: options.Target,
     budget: options.Budget = None,
     plan: options.PlanFile = None,
-    steps: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Train this many steps.")] = None,  # noqa: UP045
-    epochs: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Train this many epochs.")] = None,  # noqa: UP045
-    enforce: Annotated[bool, typer.Option("--enforce", help="Let the system refuse memory above the budget.")] = False,
-    out: Annotated[Optional[str], typer.Option(metavar="DIR", help="Checkpoints, log, plan and report go here.")] = None,  # noqa: UP045
-    resume: Annotated[Optional[str], typer.Option(metavar="DIR", help="Go on with the run in this folder, under its plan.")] = None,  # noqa: UP045
+    steps: Steps = None,
+    epochs: Epochs = None,
+    enforce: Enforce = False,
+    out: Out = None,
+    resume: Resume = None,
     device: options.Device = None,
     host_budget: options.HostBudget = None,
     fidelity: options.Fidelity = None,
@@ -51,7 +57,8 @@ def train(
         made = planning.require_fit(planning.planned(asked))
         if out is not None:
             write_plan(made, Path(out) / _PLAN_NAME)  # a folder that cannot be written to is told before the run
-        spec = train_spec(target, asked.settings, made, steps=steps, epochs=epochs, enforce=enforce, out=out, resume=resume)
+        spec = train_spec(target, asked.settings, made, steps=steps, epochs=epochs, enforce=enforce, out=out,
+                          resume=resume)
         ended = run_training(spec, target)
         document = finished(ended, spec)
         if out is not None:

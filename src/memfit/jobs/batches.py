@@ -60,7 +60,8 @@ def size(batch: Any) -> int:
     """
     counts = Counter(tensor.shape[0] for tensor in tensors(batch) if tensor.dim() > 0)
     if not counts:
-        raise UsageError("the batch holds no tensor with a batch dimension", "give tensors whose first dimension counts samples")
+        raise UsageError("the batch holds no tensor with a batch dimension",
+                         "give tensors whose first dimension counts samples")
     return max(counts, key=lambda samples: (counts[samples], samples))
 
 
@@ -71,8 +72,9 @@ def take(batch: Any, start: int, stop: int) -> Any:
 
 
 def split(batch: Any, count: int, *, first: int | None = None) -> list[Any]:
-    """`count` parts of as equal size as possible, the larger ones first; fewer if there are fewer samples. `first`: only
-    so many of them.
+    """`count` parts of as equal size as possible, the larger ones first; fewer if there are fewer samples.
+
+    `first`: only so many of them are made.
 
     Raises UsageError if a leaf counts samples but is not a tensor (a list of strings, say), as it would be shared.
     """
@@ -81,7 +83,8 @@ def split(batch: Any, count: int, *, first: int | None = None) -> list[Any]:
     samples = size(batch)
     reason = why_unsplittable(batch)
     if reason:
-        raise UsageError(f"the batch cannot be split into micro-batches: {reason}", "turn it into tensors, or train it whole")
+        raise UsageError(f"the batch cannot be split into micro-batches: {reason}",
+                         "turn it into tensors, or train it whole")
     parts = min(count, samples)
     base, larger = divmod(samples, parts)
     bounds, start = [], 0
@@ -102,7 +105,8 @@ def why_unsplittable(batch: Any) -> str | None:
         return "it has one sample"
     for path, leaf in _other_leaves(batch, ""):
         if isinstance(leaf, (list, tuple)) and len(leaf) == samples:
-            return f"{path or 'it'} is a {type(leaf).__name__} of {samples} {type(leaf[0]).__name__} values, not a tensor"
+            kinds = f"a {type(leaf).__name__} of {samples} {type(leaf[0]).__name__} values"
+            return f"{path or 'it'} is {kinds}, not a tensor"
     return None
 
 

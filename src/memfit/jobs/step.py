@@ -96,9 +96,11 @@ def forward(job: Job, batch: Any) -> torch.Tensor:
             stack.enter_context(context())
         loss = job.loss(job.model, batch)
     if not isinstance(loss, torch.Tensor):
-        raise UsageError(f"loss(model, batch) gave {type(loss).__name__}, not a tensor", "return the scalar loss tensor")
+        raise UsageError(f"loss(model, batch) gave {type(loss).__name__}, not a tensor",
+                         "return the scalar loss tensor")
     if loss.dim() != 0 and loss.numel() != 1:
-        raise UsageError(f"loss(model, batch) gave a tensor of shape {list(loss.shape)}, not a scalar", "return its mean")
+        raise UsageError(f"loss(model, batch) gave a tensor of shape {list(loss.shape)}, not a scalar",
+                         "return its mean")
     if not loss.requires_grad:
         raise UsageError("the loss has no graph: nothing that trains leads to it",
                          "compute it from the model's outputs, without .item(), .detach() or torch.no_grad()")

@@ -216,6 +216,7 @@ def _start(module: str, spec: Path, writing: int, environment: dict[str, str]) -
 def _environment(settled: bool, exact: bool, more: Mapping[str, str] | None) -> dict[str, str]:
     environment = {**os.environ, **(more or {})}
     environment.setdefault("PYTHONUNBUFFERED", "1")  # what it printed must not be lost when it is killed
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of blocks that are older than it
     return settled_environment(environment, exact=exact) if settled else environment
 
 

@@ -41,7 +41,8 @@ def read_plan(path: str | Path) -> Plan:
     try:
         document = _parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read the plan {path}: {error.strerror}", "make one: memfit plan TARGET --budget S -o plan.toml") from None
+        raise UsageError(f"cannot read the plan {path}: {error.strerror}",
+                         "make one: memfit plan TARGET --budget S -o plan.toml") from None
     except ValueError as error:  # TOML, JSON and UTF-8 errors are all of this kind
         raise UsageError(f"{path} is not a plan file: {str(error).splitlines()[0]}",
                          "make a new one: memfit plan TARGET -o plan.toml") from None

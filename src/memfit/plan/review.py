@@ -35,7 +35,8 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     choices = tuple(Choice(one.name, dict(one.settings)) for one in plan.strategies)
     seen = explorer.candidate(choices)
     if not isinstance(seen, Candidate):
-        raise UsageError(f"the plan does not apply to this job: {seen}", "correct it, or make a new one: memfit plan TARGET")
+        raise UsageError(f"the plan does not apply to this job: {seen}",
+                         "correct it, or make a new one: memfit plan TARGET -o plan.toml")
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
     largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
     known = plan if plain.peak == plan.baseline.peak else _forgetting(plan, seen)
@@ -62,7 +63,8 @@ def _without_splitting(plan: Plan, fake: Job) -> Plan:
 def _forgetting(plan: Plan, seen: Candidate) -> Plan:
     """The plan without what it says of a step that was another one (another batch size, say)."""
     note = "made for other settings than these: only its strategies were looked at, so floor and frontier are not known"
-    return replace(plan, floor_bytes=seen.simulation.peak.high_bytes, rejected=(), frontier=(), notes=(*plan.notes, note))
+    return replace(plan, floor_bytes=seen.simulation.peak.high_bytes, rejected=(), frontier=(),
+                   notes=(*plan.notes, note))
 
 
 def _named(planned: Sequence[PlannedStrategy], fake: Job) -> tuple[PlannedStrategy, ...]:

@@ -58,7 +58,7 @@ class FakeWorld:
     @contextmanager
     def building(self) -> Iterator[None]:
         """Inside, tensors that are made are fake, modules can be converted (`.half()`), and random states are kept."""
-        with random_states_kept(), converting(), unrecognised(), self.mode:
+        with quiet_failures(), random_states_kept(), converting(), unrecognised(), self.mode:
             yield
 
     def copy(self, thing: Any, memo: dict[int, Any]) -> Any:

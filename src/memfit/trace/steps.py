@@ -89,8 +89,8 @@ def _untraceable(fake: Job, mode: RecordingMode, error: Exception) -> Untraceabl
     operator = f"{mode.last_operator} in {where}: " if mode.last_operator else ""
     line = users_line(error)
     advice = "if it runs in plain PyTorch, it can be measured: memfit estimate TARGET --measure"
-    return Untraceable(f"the step cannot be traced: {operator}{type(error).__name__}: {text[0] if text else 'no message'}",
-                       f"see {line}; {advice}" if line else advice)
+    what = f"{type(error).__name__}: {text[0] if text else 'no message'}"
+    return Untraceable(f"the step cannot be traced: {operator}{what}", f"see {line}; {advice}" if line else advice)
 
 
 def _window(fake: Job) -> tuple[list[Any], int]:

@@ -14,8 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
 aten: Any = torch.ops.aten
-_LIMIT = 1 << 20  # elements of integer and boolean tensors whose values are kept
-SMALL = 1 << 16  # elements of floating tensors that follow from known ones: masks, rates, schedules, step counters
+SMALL = 1 << 20  # elements of tensors whose values are kept
 _FILLED_FLOATS = 1024  # elements of floating tensors that are filled: more of them become activations and states
 _FACTORIES = {
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default, aten.zeros.default,
@@ -69,9 +68,8 @@ def forget(tensor: torch.Tensor) -> None:
 
 
 def worth_keeping(real: torch.Tensor) -> bool:
-    """Integers and booleans decide shapes and branches; short float tensors are rates and schedules."""
-    limit = SMALL if real.is_floating_point() or real.is_complex() else _LIMIT
-    return real.numel() <= limit and real.device.type == "cpu"
+    """Values that may decide shapes and branches: masks, positions, rates, schedules, step counters."""
+    return real.numel() <= SMALL and real.device.type == "cpu"
 
 
 def answer(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -209,5 +207,4 @@ def _begins_known(args: Any) -> bool:
 
 
 def _worth(fake: Any, floats: int = SMALL) -> bool:
-    limit = floats if fake.is_floating_point() or fake.is_complex() else _LIMIT
-    return fake.numel() <= limit
+    return bool(fake.numel() <= (floats if fake.is_floating_point() else SMALL))

@@ -1,8 +1,8 @@
 """`python -m memfit.train.evaluation_worker SPEC.json`: the job's evaluation under a limit, without a graph.
 
-The spec: `target`, `settings`, `seed`, `budget_bytes` (None: no limit). The result is a `memfit.evaluation/1`:
+The spec: `target`, `settings`, `seed`, `budget_bytes` (None: no limit), `exact`. The result is a `memfit.evaluation/1`:
 `target`, `metrics`, `rss_peak_bytes` (growth above the warm process), `budget_bytes`, `within_budget` (null without a
-budget), `enforced`, `took_s`.
+budget), `enforced`, `took_s`, `notes`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from memfit.core.errors import UsageError
 from memfit.jobs.randomness import seed_everything
 from memfit.jobs.targets import call_target
-from memfit.launch import allowance, emit, worker_main
+from memfit.launch import EXACT_NOTE, allowance, emit, worker_main
 from memfit.recipes import prepare
 from memfit.train.enclosure import enclosed
 from memfit.train.failures import told_to_user
@@ -43,7 +43,7 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
         "schema": "memfit.evaluation/1", "target": spec["target"], "metrics": metrics,
         "rss_peak_bytes": growth_bytes, "budget_bytes": budget_bytes,
         "within_budget": None if budget_bytes is None else growth_bytes <= allowance(budget_bytes),
-        "enforced": enclosure.enforced, "took_s": took_s}}
+        "enforced": enclosure.enforced, "took_s": took_s, "notes": [EXACT_NOTE] if spec.get("exact") else []}}
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def measured_estimate(job: Job, target: str = "", *, choices: Sequence[Choice] =
 
 
 def _exactly(peak_bytes: int) -> Peak:
-    process_bytes = max(peak_bytes, resident_bytes())
-    return Peak(peak_bytes, peak_bytes, peak_bytes, peak_bytes, peak_bytes, peak_bytes, process_bytes, peak_bytes, peak_bytes)
+    return Peak(*[peak_bytes] * 6, process_bytes=max(peak_bytes, resident_bytes()),
+                low_bytes=peak_bytes, high_bytes=peak_bytes)
 
 
 def _resident(job: Job) -> Iterator[Resident]:

@@ -25,7 +25,8 @@ def barred_strategies(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
     if batches.why_unsplittable(job.batch) is not None:
         return {}, ()  # the strategy itself says so
     if not isinstance(job.model_source, nn.Module):
-        return {}, (f"weight not checked: the model has no weights yet; {MICRO_BATCHES} check it before the first step",)
+        return {}, ((f"weight not checked: the model has no weights yet; {MICRO_BATCHES} check it before the first "
+                    "step"),)
     if not hasattr(os, "fork"):
         return {}, (f"weight not checked: this system has no fork; {MICRO_BATCHES} check it before the first step",)
     reason = in_child(lambda: probe_weight(job).reason)
