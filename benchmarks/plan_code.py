@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from machine import heading, table
 
 HERE = Path(__file__).parent

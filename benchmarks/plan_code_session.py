@@ -14,13 +14,13 @@ from typing import Any
 
 import cloudpickle
 import torch
-from plan_code_steps import trained
 
 from memfit.apply import plan_code
 from memfit.jobs import Job
 from memfit.plan import make_plan, read_plan, write_plan
 from memfit.recipes import load
 from memfit.train import Session
+from plan_code_steps import trained
 
 STEPS = 3
 

@@ -24,7 +24,7 @@ from memfit.core.units import parse_size
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
 _HEADER = "# A memfit plan. Edit the strategies and apply it again: memfit train TARGET --plan this-file\n"
 

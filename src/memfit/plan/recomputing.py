@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from memfit.core.device import Device
 from memfit.core.strategy import Choice
@@ -219,7 +220,7 @@ class _Reads:
 
     def _scan(self) -> None:
         phases = [*self._trace.phases, ("end", len(self._trace.events))]
-        for (name, start), (_, stop) in zip(phases, phases[1:]):
+        for (name, start), (_, stop) in pairwise(phases):
             if name == "forward":
                 self._forward(start, stop)
             elif name == "backward":

@@ -17,6 +17,7 @@ from memfit.jobs import Job, batches
 from memfit.jobs.weight_probe import probe_weight
 
 MICRO_BATCHES = "micro-batches"
+_LATER = f"{MICRO_BATCHES} check it before the first step"
 _TIMEOUT_S = 60.0
 
 
@@ -25,10 +26,9 @@ def barred_strategies(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
     if batches.why_unsplittable(job.batch) is not None:
         return {}, ()  # the strategy itself says so
     if not isinstance(job.model_source, nn.Module):
-        return {}, ((f"weight not checked: the model has no weights yet; {MICRO_BATCHES} check it before the first "
-                    "step"),)
+        return {}, (f"weight not checked: the model has no weights yet; {_LATER}",)
     if not hasattr(os, "fork"):
-        return {}, (f"weight not checked: this system has no fork; {MICRO_BATCHES} check it before the first step",)
+        return {}, (f"weight not checked: this system has no fork; {_LATER}",)
     reason = in_child(lambda: probe_weight(job).reason)
     if reason is None:
         return {}, ("weight not checked: the probe gave no answer",)

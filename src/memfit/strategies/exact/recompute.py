@@ -49,8 +49,9 @@ class Recompute:
             raise UsageError(f"recompute: {dict(settings)!r} names no operator calls",
                              'write them as tensors = ["relu:0-3,7"]') from None
         context: Any = partial(recomputing, chosen)
-        job.rules.contexts.append(context)
-        undo.push(lambda: job.rules.contexts.remove(context))
+        before = job.rules.contexts
+        job.rules.contexts = [*before, context]
+        undo.push(lambda: setattr(job.rules, "contexts", before))
 
     def code(self, settings: Settings) -> CodePart:
         chosen = f"recomputing(parse_tensors({list(settings['tensors'])!r}))"

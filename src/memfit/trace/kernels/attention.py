@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from memfit.trace.kernels.sizes import nbytes, threads
+from memfit.trace.kernels.sizes import threads
 
 aten: Any = torch.ops.aten
 _KEYS_AT_ONCE = 512

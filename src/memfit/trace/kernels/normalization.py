@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from memfit.trace.kernels.sizes import copy_bytes, nbytes, product, threads
+from memfit.trace.kernels.sizes import copy_bytes, product, threads
 
 aten: Any = torch.ops.aten
 
