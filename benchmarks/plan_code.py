@@ -74,7 +74,7 @@ def _sides(folder: Path) -> dict[str, Any]:
 def _python(script: str, *words: str) -> None:
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "2", "KINETO_LOG_LEVEL": "99"}
     subprocess.run([sys.executable, str(HERE / script), *words], check=True, capture_output=True, text=True,
-                   env=environment, cwd=HERE)
+                   env=environment)
 
 
 def compared(session: dict[str, Any], code: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from memfit.core.trace import ModuleCall
 from memfit.jobs import batches
@@ -62,7 +63,7 @@ class ModuleStack:
         if recording is None or recording.phase != "forward":
             return ()
         return tuple({recording.index_of(tensor): None for tensor in batches.tensors(tree)
-                      if tensor.layout == torch.strided})
+                      if tensor.layout == torch.strided and not is_functorch_wrapped_tensor(tensor)})
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from memfit.core.errors import Untraceable
 from memfit.trace import shapes, values
 from memfit.trace.in_place import IN_PLACE, PRODUCTS, InPlaceRules
 from memfit.trace.operators import Facts, FactTable
@@ -150,6 +151,9 @@ class RecordingMode(FakeTensorMode):
         writes: list[int] = []
         fresh = 0
         for tensor in _flat((out,)):
+            if tensor.layout != torch.strided:
+                raise Untraceable(f"{facts.name} in {module or self.last_module or 'the model'} makes a sparse tensor",
+                                  "use dense gradients (sparse=False), or allow one real step to be measured instead")
             storage = tensor.untyped_storage()
             index = live.get(storage._cdata)
             if index is None:

@@ -79,6 +79,10 @@ def answer(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if func is _EQUAL:
         one, other = value_of(args[0]), value_of(args[1])
         return True if one is None or other is None else _real(torch.equal, (one, other))
+    if func is aten.masked_select.default and type(args[0]) is FakeTensor:
+        mask = value_of(args[1])
+        picked = 0 if mask is None else int(_real(torch.Tensor.sum, (mask.expand(args[0].shape),)))
+        return NotImplemented if mask is None else _empty(mode, (picked,), args[0].dtype)
     real = _compute(func, args, kwargs) if _counts_elements(func, args) else NotImplemented
     return NotImplemented if real is NotImplemented else pytree.tree_map_only(torch.Tensor, lambda t: _fake_of(mode, t), real)
 
@@ -189,9 +193,13 @@ def _real(func: Any, args: Any, kwargs: Any = None) -> Any:
 
 
 def _fake_of(mode: Any, real: torch.Tensor) -> Any:
-    fake = FakeTensor(mode, torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta"), torch.device("cpu"))
+    fake = _empty(mode, real.shape, real.dtype)
     keep(fake, real)
     return fake
+
+
+def _empty(mode: Any, shape: Any, dtype: torch.dtype) -> Any:
+    return FakeTensor(mode, torch.empty(shape, dtype=dtype, device="meta"), torch.device("cpu"))
 
 
 def _is_view(out: Any, args: Any) -> bool:
