@@ -19,9 +19,9 @@ from memfit.apply import apply_choices, strategies
 from memfit.core.device import Device
 from memfit.core.errors import MemfitError
 from memfit.core.strategy import Choice
+from memfit.plan.checkpointing import Checkpointing
 from memfit.plan.explore import Explorer
 from memfit.plan.recomputing import Recomputing
-from memfit.plan.checkpointing import Checkpointing
 from memfit.recipes import load
 from memfit.simulate import simulate
 from memfit.trace import FakeWorld, fake_job, trace_step
@@ -51,8 +51,8 @@ def choices_for(target: str, settings: dict[str, Any]) -> list[list[tuple[str, d
         found += [[(name, dict(options[0]))]] if options else []
     for family in (Checkpointing, Recomputing):
         picked = [s.choice for s in family(explorer.plain.trace, CPU).selections() if s.choice is not None]
-        found += [[(c.name, dict(c.settings))] for c in {repr(c): c for c in picked[len(picked) // 2 :: max(1, len(picked))]}.values()]
-        found += [[(picked[-1].name, dict(picked[-1].settings))]] if picked else []
+        chosen = [picked[len(picked) // 2], picked[-1]] if picked else []
+        found += [[(c.name, dict(c.settings))] for c in {repr(c): c for c in chosen}.values()]
     return found
 
 
@@ -82,10 +82,12 @@ def rows(target: str, settings: dict[str, Any], choices: list[tuple[str, dict[st
         print(target, name, "FAILED", error, flush=True)
         return [{**common, "step": "both", "note": f"FAILED: {error}"}]
     found = []
-    for step, guess, truth in zip(("first", "steady"), predicted, (measured["first_bytes"], measured["steady_bytes"]), strict=True):
+    truths = (measured["first_bytes"], measured["steady_bytes"])
+    for step, guess, truth in zip(("first", "steady"), predicted, truths, strict=True):
         found.append({**common, "step": step, "predicted_bytes": guess, "measured_bytes": truth,
                       "error_percent": round(100 * (guess / truth - 1), 3), "error_bytes": guess - truth})
-    print(target, name, [(row["step"], f"{row['measured_bytes'] / MIB:.1f} MiB", row["error_percent"]) for row in found], flush=True)
+    shown = [(row["step"], f"{row['measured_bytes'] / MIB:.1f} MiB", row["error_percent"]) for row in found]
+    print(target, name, shown, flush=True)
     return found
 
 

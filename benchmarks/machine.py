@@ -17,9 +17,10 @@ _PACKAGES = ("torch", "torchvision", "transformers", "cmeel-mimalloc")
 def heading(title: str, command: str) -> list[str]:
     """Markdown: a title, and the hardware, versions and command of the run."""
     versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    system = f"Linux {platform.release()}, {' '.join(platform.libc_ver())}"
+    mimalloc = "found" if find_mimalloc() else "not installed"
     return [f"# {title}", "", f"- hardware: {processor().name}, {os.cpu_count()} logical CPUs, {_memory_gib():.0f} GiB",
-            f"- versions: Python {platform.python_version()}, {versions}, Linux {platform.release()}, "
-            f"{' '.join(platform.libc_ver())}", f"- mimalloc: {'found' if find_mimalloc() else 'not installed'}",
+            f"- versions: Python {platform.python_version()}, {versions}, {system}; mimalloc {mimalloc}",
             f"- command: `{command}`", ""]
 
 

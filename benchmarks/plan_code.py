@@ -35,11 +35,11 @@ TOLERANCE = 0.01
 Case = dict[str, Any]
 
 TARGETS: Mapping[str, dict[str, int]] = {
-    "vit-mini": {"batch": 128}, "vit-s16": {"batch": 16, "image": 112}, "resnet18": {"batch": 16, "image": 64},
-    "mobilenet-v3": {"batch": 16, "image": 96}, "efficientnet-b0": {"batch": 8, "image": 96},
-    "bert-mini": {"batch": 16, "seq": 64}, "gpt-mini": {"batch": 8, "seq": 128}, "llama-mini": {"batch": 4, "seq": 128},
+    "vit-mini": {"batch": 128}, "vit-s16": {"batch": 8}, "resnet18": {"batch": 64, "image": 128},
+    "mobilenet-v3": {"batch": 16, "image": 160}, "efficientnet-b0": {"batch": 8, "image": 160},
+    "bert-mini": {"batch": 32, "seq": 128}, "gpt-mini": {"batch": 8, "seq": 128}, "llama-mini": {"batch": 8, "seq": 256},
 }
-BUDGETS = (("50%", "resampled"), ("75%", "bitwise"), ("40%", "reduced"))
+BUDGETS = (("50%", "resampled"), ("75%", "bitwise"), ("50%", "reduced"))
 CASES: list[Case] = [{"target": target, "settings": settings, "budget": budget, "fidelity": fidelity}
                      for budget, fidelity in BUDGETS for target, settings in TARGETS.items()]
 

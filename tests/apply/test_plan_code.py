@@ -6,18 +6,21 @@ import builtins
 import sys
 from collections import UserDict, namedtuple
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from matrix import ROWS, Row, mixed_job
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from memfit.apply import apply_choices, conflict, plan_code, strategy
 from memfit.core.strategy import Choice
 from memfit.jobs import Job, batches, run_step
 from memfit.jobs.weights import label_count, sample_count, shifted_label_count
+from memfit.train import Session
 
 MIXES = [(), *((row,) for row in ROWS),
          *((a, b) for i, a in enumerate(ROWS) for b in ROWS[i + 1:] if conflict([a.choice, b.choice]) is None),
@@ -97,13 +100,40 @@ def peak_bytes(work: Any) -> int:
 def test_weights_are_written_out_or_asked_for() -> None:
     job = mixed_job()
     choices = [Choice("micro-batches", {"count": 2})]
-    for function in (None, sample_count, label_count, shifted_label_count):
+    for function in (sample_count, label_count, shifted_label_count):
         job.weight = function
         weight = run_without_memfit(plan_code(choices, job))["weight"]
         for part in batches.split(job.batch, 3):
-            assert weight(part) == (function or sample_count)(part)
+            assert weight(part) == function(part)
     job.weight = lambda batch: 2.0
     assert "make_step(model, loss, optimizer, weight, scheduler)" in plan_code(choices, job)
+
+
+def test_without_a_weight_labels_ask_for_one_and_give_the_choice() -> None:
+    """The session probes the loss; a plan may be made before there are weights to probe."""
+    session, plain = mixed_job(), mixed_job()
+    session.weight = plain.weight = None
+    choices = [Choice("micro-batches", {"count": 2})]
+    source = plan_code(choices, plain)
+    names = run_without_memfit(source)
+    for function in (sample_count, label_count, shifted_label_count):
+        for part in batches.split(plain.batch, 3):
+            assert names[function.__name__](part) == function(part)
+    step = make_step(source, plain, weight=names["label_count"])
+    with Session(session, choices) as running:
+        torch.manual_seed(0)
+        expected = running.step().loss_tensor
+        torch.manual_seed(0)
+        assert torch.equal(step(plain.batch), expected)
+
+
+def test_without_a_weight_and_without_labels_samples_count() -> None:
+    x = torch.randn(6, 4)
+    job = Job(nn.Linear(4, 1), lambda model, batch: model(batch["x"]).square().mean(), {"x": x},
+              partial(torch.optim.SGD, lr=0.1))
+    source = plan_code([Choice("micro-batches", {"count": 2})], job)
+    assert "make_step(model, loss, optimizer):" in source
+    assert run_without_memfit(source)["weight"]({"x": x}) == 6.0
 
 
 Pair = namedtuple("Pair", "x y")

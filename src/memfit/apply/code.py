@@ -17,7 +17,8 @@ def plan_code(choices: Sequence[Choice], job: Job) -> str:
     """Python source that needs torch only. Where a strategy has no plain form, a text that names it instead.
 
     The source defines `make_step(model, loss, optimizer, ...)`, which gives `step(batch) -> loss` (detached). It takes
-    `scheduler` if the job has one, and `weight` if the job's own function weighs its batches.
+    `scheduler` if the job has one, and `weight` if the job's own function weighs its batches, or if the job has none
+    and its batch has labels: then several could be right, and are there to choose from.
     """
     check(choices)
     parts: list[CodePart] = []
@@ -75,11 +76,16 @@ def _used(imports: Sequence[str], code: str) -> str:
 
 
 def _weight(job: Job) -> tuple[str, str]:
-    """The function that weighs a part: its source if it is one of ours, else an argument of `make_step`."""
-    function = job.weight or weights.sample_count
-    if getattr(function, "__module__", "") != weights.__name__:
-        return "", ", weight"
-    return _WEIGHTS[function.__name__], ""
+    """The function that weighs a part, as source, where it is one of ours and known; else an argument of `make_step`.
+
+    Which of ours fits a job without a weight is seen from its loss only (`probe_weight`), and the job may be fake.
+    """
+    known = [job.weight] if job.weight is not None else weights.candidates(job.batch)
+    names = [one.__name__ for one in known if getattr(one, "__module__", "") == weights.__name__]
+    if len(names) == 1:
+        return _WEIGHTS[names[0]].format(name="weight"), ""
+    written = [_WEIGHTS[name].format(name=name) for name in names]
+    return "\n\n\n".join([*written, _CHOOSE.format(names=", ".join(names))] if names else []), ", weight"
 
 
 def _make_step(parts: Sequence[CodePart], count: int, job: Job, arguments: str) -> str:
@@ -117,7 +123,7 @@ def _step_lines(count: int, contexts: Sequence[str], job: Job) -> list[str]:
 
 
 _COUNTED = '''
-def weight(part):
+def {{name}}(part):
     """{what}"""
     labels = part["labels"] if hasattr(part, "__getitem__") else part.labels
     return float((labels{cut} != -100).sum().item())
@@ -125,7 +131,7 @@ def weight(part):
 
 _WEIGHTS = {
     "sample_count": inspect.cleandoc('''
-        def weight(part):
+        def {name}(part):
             """Number of samples."""
             return float(count_samples(part))
     '''),
@@ -133,3 +139,8 @@ _WEIGHTS = {
     "shifted_label_count": _COUNTED.format(
         what="Labels that are not -100, without the first of each row: the model shifts them.", cut="[..., 1:]"),
 }
+
+_CHOOSE = '''
+# The job names no weight. Give make_step the first of {names}
+# for which the weighted mean of the parts' losses is the loss of the whole batch.
+'''.strip()

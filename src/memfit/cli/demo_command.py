@@ -56,7 +56,8 @@ def _story(steps: int) -> Story:
     from memfit.report import gib, ratio
 
     say(f"1/4  predicting what {TARGET} needs, and planning for a quarter of it")
-    made = planning.require_fit(planning.planned(planning.request(TARGET, None, budget=BUDGET, device="cpu")))
+    asked = planning.request(TARGET, None, budget=BUDGET, device="cpu")
+    made = planning.require_fit(planning.planned(asked, announced=False))
     names = " + ".join(one.name for one in made.strategies)
     plain_bytes, budget_bytes = made.baseline.peak.allocated_bytes, made.budget.device_bytes
     say(f"     plain needs {gib(plain_bytes)}; the budget is {gib(budget_bytes)}: {names}")

@@ -54,8 +54,9 @@ def request(
     return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file)
 
 
-def planned(asked: Request, *, largest_batch: bool = False) -> Plan:
+def planned(asked: Request, *, largest_batch: bool = False, announced: bool = True) -> Plan:
     """The plan of a file, seen anew for this job, or the one made for the budget; it may say that nothing fits.
+    `announced`: a terminal is told that it is being made.
 
     Raises UsageError for a TARGET, plan file or size that is no good, and Untraceable.
     """
@@ -63,7 +64,8 @@ def planned(asked: Request, *, largest_batch: bool = False) -> Plan:
     from memfit.recipes import load
     from memfit.train.probing import barred_strategies
 
-    say(f"planning {asked.target}")
+    if announced:
+        say(f"planning {asked.target}")
     job = load(asked.target, asked.settings)
     if asked.plan_file is not None:
         return _from_file(asked, job, largest_batch)

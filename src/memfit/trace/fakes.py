@@ -108,10 +108,20 @@ def _fake_model(job: Job, world: FakeWorld, memo: dict[int, Any]) -> nn.Module:
         if tensor.grad is not None:
             memo[id(tensor)].grad = world.tensor(tensor.grad)
     try:
-        return world.copy(source, memo)
+        model = world.copy(source, memo)
+        _scripted_parameters(source, model, memo)
+        return model
     except Exception as error:
         raise Untraceable(f"the model {type(source).__name__} cannot be copied: {_first_line(error)}",
                           "give the job a function that makes the model") from error
+
+
+def _scripted_parameters(source: nn.Module, model: nn.Module, memo: dict[int, Any]) -> None:
+    """TorchScript copies its modules below Python, parameters as clones: put the fakes in their place."""
+    for real, fake in zip(source.modules(), model.modules(), strict=True):
+        if isinstance(real, torch.jit.ScriptModule):
+            for name, parameter in real._parameters.items():
+                fake._c.setattr(name, memo[id(parameter)])
 
 
 def _built_fake(source: Any) -> nn.Module:

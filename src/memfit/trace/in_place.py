@@ -28,6 +28,9 @@ IN_PLACE: dict[Any, Any] = {
     aten.masked_scatter.default: aten.masked_scatter_.default,
     aten.put.default: aten.put_.default,
 }
+_LOSS = "BinaryCrossEntropyWithLogitsBackward0"  # scales the gradient that it just made
+_SCALED = {aten.mul.Tensor: aten.mul_.Tensor, aten.div.Scalar: aten.div_.Scalar, aten.div.Tensor: aten.div_.Tensor}
+IN_PLACE.update(_SCALED)
 _ENGINE: Any = getattr(graph._engine_run_backward, "__code__", None)
 Counts = tuple[int, int, int]
 
@@ -49,6 +52,8 @@ class InPlaceRules:
         """The in-place operator that really runs instead of `func`, or None. `caller` is the Python frame that led to
         the call; `just_made` the storage that the last operator made."""
         if caller.f_code is _ENGINE:
+            if func in _SCALED and torch._C._current_autograd_node().name() != _LOSS:
+                return None
             if func is not ADD:
                 return IN_PLACE[func] if args[0].untyped_storage()._cdata == just_made else None
             return IN_PLACE[ADD] if self._accumulates(args) else None

@@ -21,7 +21,8 @@ class Facts:
     """Facts about one operator overload. `quiet` operators move no data and own no storage; `by_shape`: shapes decide
     what it gives."""
 
-    __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "instead", "mutable", "name", "quiet", "random", "scratch", "shape_from_values")
+    __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "instead", "mutable", "name", "quiet", "random",
+                 "scratch", "shape_from_values")
 
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)

@@ -17,6 +17,7 @@ from memfit.trace.operators import Facts, FactTable
 from memfit.trace.recording import Recording
 
 _DEVICE = torch.ops.prim.device.default
+_autograd: Any = getattr(torch._C, "_autograd")  # noqa: B009 - torch's stubs do not name it
 _FACTS = FactTable()
 _IN_PLACE = InPlaceRules()
 
@@ -162,7 +163,7 @@ class RecordingMode(FakeTensorMode):
             writes.append(index)
         if not fresh and not facts.mutable:
             if type(out) is FakeTensor:
-                out._memfit_view = True
+                setattr(out, "_memfit_view", True)  # noqa: B010 - an attribute that the class does not declare
             return
         self._just_made = fresh
         self.last_module = module or self.last_module
@@ -179,7 +180,7 @@ class RecordingMode(FakeTensorMode):
         module = self.module
         if phase != "backward" or module or torch.is_grad_enabled():
             if phase == "forward" or phase == "backward":
-                self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
+                self._module_of_node.setdefault(_autograd._get_sequence_nr() - 1, module)
             return module, phase == "backward"
         node = torch._C._current_autograd_node()
         if node is None:

@@ -94,7 +94,7 @@ def outcome_of(args: Any, kwargs: Any, out: Any, small_limit: int) -> Outcome | 
     for value in (out,) if single else out:
         if value is None:
             specs.append(None)
-        elif type(value) is FakeTensor:
+        elif type(value) is FakeTensor and value.layout == torch.strided:
             spec = _spec(value, args, kwargs)
             if spec is NotImplemented:
                 return None

@@ -44,7 +44,8 @@ def keep(fake: torch.Tensor, real: torch.Tensor) -> None:
         if whole:
             storage._memfit_value = real.detach().clone(memory_format=torch.contiguous_format)
         elif getattr(storage, "_memfit_value", None) is not None:
-            value_of(fake).copy_(real)
+            known: Any = value_of(fake)
+            known.copy_(real)
 
 
 def value_of(tensor: Any) -> torch.Tensor | None:
@@ -113,7 +114,7 @@ def after(func: Any, facts: Any, args: Any, kwargs: Any, out: Any) -> None:
         _after_write(func, args, kwargs)
         return
     first = out[0] if isinstance(out, (list, tuple)) and out else out
-    if type(first) is not FakeTensor or _is_view(first, args):
+    if type(first) is not FakeTensor or first.layout != torch.strided or _is_view(first, args):
         return
     if _worth(first) and not facts.random and _begins_known(args):
         real = _compute(func, args, kwargs)
@@ -123,7 +124,7 @@ def after(func: Any, facts: Any, args: Any, kwargs: Any, out: Any) -> None:
                     keep(fake, value)
             return
     if first.dtype is torch.bool:
-        first._memfit_maker = facts.name
+        setattr(first, "_memfit_maker", facts.name)  # noqa: B010 - an attribute that the class does not declare
 
 
 def item(fake: Any) -> Any:

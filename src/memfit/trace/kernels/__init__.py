@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memfit.trace.kernels import attention, convolution, indexing, normalization, recurrent, reductions
+from memfit.trace.kernels import attention, convolution, copies, elementwise, normalization, products, recurrent, reductions
 
 Scratch = Callable[[Any, Any, Any], int]
 
 _TABLE: dict[Any, Scratch] = {}
-for _room in (attention, convolution, indexing, normalization, recurrent, reductions):
+for _room in (attention, convolution, copies, normalization, products, recurrent, reductions):
     _TABLE.update(_room.SCRATCH)
 
 
 def scratch_function(func: Any) -> Scratch | None:
     """`scratch(args, kwargs, out)` in bytes, or None for a kernel that takes nothing."""
-    return _TABLE.get(func)
+    return _TABLE.get(func) or elementwise.scratch_function(func)
 
 
 def scratch_bytes(func: Any, args: Any, out: Any, kwargs: Any = None) -> int:
     """Bytes that live only inside one call, above its outputs."""
-    function = _TABLE.get(func)
+    function = scratch_function(func)
     return 0 if function is None else function(args, kwargs or {}, out)

@@ -46,7 +46,7 @@ def forward(args: Any, kwargs: Any, out: Any) -> int:
         buffer = int(3.3 * threads() * nbytes(x) / x.shape[0])  # rows of the image, gathered
     twice = layouts.amx or (transposed and layouts.strided)
     if transposed and layouts.strided:
-        buffer += 8192 * threads() * x.shape[-1] + 28720
+        buffer += 8192 * threads() * _row(x) + 28720
     computing = layouts.x + layouts.weight + layouts.y + buffer
     return copy_bytes(x) + max(computing, layouts.y + nbytes(out) * (2 if twice else 1)) - nbytes(out)
 
@@ -74,8 +74,8 @@ def _layouts(x: Any, weight: Any, y: Any, stride: Any, groups: int, transposed: 
         return _Layouts(plain.y, plain.weight, plain.x, 0, plain.depthwise, plain.strided, plain.amx)
     itemsize, channels, (outputs, group_channels, *kernel) = x.element_size(), x.shape[1], weight.shape
     depthwise = groups > 1 and groups == channels == outputs
-    amx = x.dtype in _REDUCED and _amx() and not depthwise
-    block = 16 if _avx512() else 8
+    amx = x.dtype in _REDUCED and has_amx() and not depthwise
+    block = 16 if has_avx512() else 8
     pad = block if (groups == 1 or depthwise) and not amx else 1
     image = channels <= 4 and groups == 1 and not amx  # read as it is
     if depthwise:
@@ -100,7 +100,7 @@ def _input_gradient(layouts: _Layouts, grad: Any, x: Any, weight: Any, groups: i
     if layouts.amx:
         buffer = _accumulators(weight)
     elif twice:
-        buffer = 16384 * threads() * grad.shape[-1] + 28720
+        buffer = 16384 * threads() * _row(grad) + 28720
     computing = layouts.y + layouts.weight + layouts.x + buffer
     return max(computing, layouts.x + nbytes(x) * (2 if twice else 1))
 
@@ -180,7 +180,7 @@ def _through_onednn(x: Any, weight: Any, stride: Any, dilation: Any, groups: int
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
     if x.dtype in _REDUCED:
-        return _avx512()
+        return has_avx512()
     if x.dtype != torch.float32 or weight.dtype != torch.float32:
         return False
     kernel = weight.shape[2:]
@@ -197,15 +197,22 @@ def _is_pointwise(weight: Any, stride: Any, padding: Any) -> bool:
     return max(weight.shape[2:]) == 1 and max(stride) == 1 and max(padding) == 0
 
 
+def _row(y: Any) -> int:
+    """Positions that a strided kernel accumulates at once: an image's row, part of a sequence."""
+    return int(y.shape[-1]) if y.dim() > 3 else 1 + int(y.shape[-1]) // 8
+
+
 def _accumulators(weight: Any) -> int:
     return 8192 * threads() * product(weight.shape[2:]) + 48
 
 
-def _avx512() -> bool:
+def has_avx512() -> bool:
+    """Whether this processor's kernels use 512-bit vectors: blocks of 16 channels, bf16 through oneDNN."""
     return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
-def _amx() -> bool:
+def has_amx() -> bool:
+    """Whether bf16 products run on tiles."""
     probe = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return bool(probe and probe())
 

@@ -11,12 +11,12 @@ import torch
 
 def nbytes(tensor: Any) -> int:
     """Bytes of a tensor's elements (not of its storage)."""
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())
 
 
-def padded(channels: int, block: int) -> int:
-    """Channels rounded up to whole blocks."""
-    return -(-channels // block) * block
+def padded(count: int, block: int) -> int:
+    """A count rounded up to whole blocks."""
+    return -(-count // block) * block
 
 
 def product(sides: Iterable[int]) -> int:
@@ -31,3 +31,12 @@ def threads() -> int:
 def copy_bytes(tensor: Any) -> int:
     """What `tensor.contiguous()` takes: nothing where it is contiguous already."""
     return 0 if tensor.is_contiguous() else nbytes(tensor)
+
+
+def image_copy_bytes(tensor: Any) -> int:
+    """What `tensor.contiguous(tensor.suggest_memory_format())` takes: channels-last images are left as they are."""
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layout = layouts.get(tensor.dim())
+    if layout is not None and tensor.is_contiguous(memory_format=layout):
+        return 0
+    return copy_bytes(tensor)
