@@ -31,18 +31,18 @@ class View:
         return self.recipe.value().view(self.dtype).as_strided(self.size, self.stride, self.offset)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Kept:
-    """An input that stays alive; its version tells whether someone wrote to it since."""
+    """An input that stays alive. `stale`: somebody wrote to it in place after its use, so it is not that input any more."""
 
     tensor: torch.Tensor
-    version: int
+    stale: bool = False
 
     def value(self) -> torch.Tensor:
-        if self.tensor._version != self.version:
+        if self.stale:
             raise RuntimeError(
-                f"a tensor of shape {list(self.tensor.shape)} that recomputation needs was changed in place after its use; "
-                "leave it out of the plan's recompute tensors")
+                f"a tensor of shape {list(self.tensor.shape)} that recomputation needs was changed in place after its "
+                "use; leave it out of the plan's recompute tensors")
         return self.tensor
 
 
@@ -92,6 +92,7 @@ class RecipeBook:
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], Recipe]] = {}
+        self._kept: dict[int, list[Kept]] = {}
 
     def find(self, tensor: torch.Tensor) -> Recipe | None:
         storage = tensor.untyped_storage()
@@ -103,8 +104,18 @@ class RecipeBook:
             return None
         return entry[1]
 
+    def close(self) -> None:
+        """The forward is over: from now on only what autograd packed keeps recipes alive."""
+        self._entries.clear()
+        self._kept.clear()
+
     def forget(self, tensor: torch.Tensor) -> None:
         self._entries.pop(tensor.untyped_storage()._cdata, None)
+
+    def written(self, tensor: torch.Tensor) -> None:
+        """Recipes that need what was in the tensor cannot be made any more."""
+        for kept in self._kept.get(tensor.untyped_storage()._cdata, ()):
+            kept.stale = True
 
     def remember(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """A recipe for every output of a fresh operator call."""
@@ -134,8 +145,9 @@ class RecipeBook:
             recipe = self.find(value)
             if recipe is not None:
                 return view_of(value, recipe)
-            kept = value.detach()
-            return Kept(kept, kept._version)
+            kept = Kept(value.detach())
+            self._kept.setdefault(value.untyped_storage()._cdata, []).append(kept)
+            return kept
         if isinstance(value, (list, tuple)):
             return type(value)(self._pack(inner) for inner in value)
         return value

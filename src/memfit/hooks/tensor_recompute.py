@@ -45,6 +45,7 @@ class Cooking(TorchDispatchMode):
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if target is None:
             return
+        self._book.written(target)
         if functional is not None and self._book.find(target) is not None and _whole(target):
             self._book.rewrite(functional, args, kwargs)
         else:
@@ -77,8 +78,11 @@ def recomputing(chosen: Mapping[str, frozenset[int]]) -> Iterator[None]:
         recipe.consumers += 1
         return Packed(view_of(tensor, recipe))
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, _unpack), Cooking(chosen, book):
-        yield
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack), Cooking(chosen, book):
+            yield
+    finally:
+        book.close()  # torch keeps the mode for a while; recipes must die with the graph, not with the mode
 
 
 def _unpack(packed: Any) -> torch.Tensor:

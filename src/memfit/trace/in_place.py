@@ -29,7 +29,10 @@ IN_PLACE: dict[Any, Any] = {
     aten.put.default: aten.put_.default,
 }
 _LOSS = "BinaryCrossEntropyWithLogitsBackward0"  # scales the gradient that it just made
-_SCALED = {aten.mul.Tensor: aten.mul_.Tensor, aten.div.Scalar: aten.div_.Scalar, aten.div.Tensor: aten.div_.Tensor}
+_SCALED = {
+    aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor,
+    aten.div.Scalar: aten.div_.Scalar, aten.div.Tensor: aten.div_.Tensor,
+}
 IN_PLACE.update(_SCALED)
 _ENGINE: Any = getattr(graph._engine_run_backward, "__code__", None)
 Counts = tuple[int, int, int]

@@ -165,7 +165,7 @@ class RecordingMode(FakeTensorMode):
             if type(out) is FakeTensor:
                 setattr(out, "_memfit_view", True)  # noqa: B010 - an attribute that the class does not declare
             return
-        self._just_made = fresh
+        self._just_made = fresh or self._just_made
         self.last_module = module or self.last_module
         if facts.mutable and reads and recording.phase == "forward":
             recording.written.add(reads[0])
@@ -178,13 +178,11 @@ class RecordingMode(FakeTensorMode):
     def _where(self, phase: str) -> tuple[str, bool]:
         """The module that an operator belongs to, and whether it is forward work done again in backward."""
         module = self.module
-        if phase != "backward" or module or torch.is_grad_enabled():
-            if phase == "forward" or phase == "backward":
-                self._module_of_node.setdefault(_autograd._get_sequence_nr() - 1, module)
-            return module, phase == "backward"
-        node = torch._C._current_autograd_node()
-        if node is None:
-            return "", False
+        node = torch._C._current_autograd_node() if phase == "backward" else None
+        if node is None or module or torch.is_grad_enabled():  # forward work; inside a node it is done again
+            if phase == "forward" or node is not None:
+                self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
+            return module, node is not None
         variable = getattr(node, "variable", None)  # the node that accumulates into a parameter's gradient
         if variable is not None:
             return self.owners.get(id(variable), ""), False

@@ -45,11 +45,15 @@ def trace_job(job: Job) -> Traces:
     return Traces(trace_step(fake, world), trace_step(fake, world))
 
 
-def trace_step(fake: Job, world: FakeWorld) -> Trace:
-    """One step of a fake job (its optimizer state moves on, as in a real step)."""
+def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
+    """One step of a fake job (its optimizer state moves on, as in a real step).
+
+    A window of more than three micro-batches is traced as its first, one middle and its last one, and the middle's
+    events stand for all between; with `repeat=False` every one is traced.
+    """
     began = time.perf_counter()
     mode, recording = world.mode, Recording()
-    parts, times = _window(fake)
+    parts, times = _window(fake, repeat)
     marks: list[int] = []  # where the forward of each part and the optimizer begin
 
     def on_phase(name: str, index: int) -> None:
@@ -93,7 +97,7 @@ def _untraceable(fake: Job, mode: RecordingMode, error: Exception) -> Untraceabl
     return Untraceable(f"the step cannot be traced: {operator}{what}", f"see {line}; {advice}" if line else advice)
 
 
-def _window(fake: Job) -> tuple[list[Any], int]:
+def _window(fake: Job, repeat: bool) -> tuple[list[Any], int]:
     """The window's parts to trace, and how often the last of them is run (0: no repeat).
 
     The first part finds no gradients; the second finds them, as do all others, which are no larger.
