@@ -1,6 +1,6 @@
 """Where torch works in place on real tensors, but not on tensor subclasses or while a dispatch mode is active.
 
-A gradient that meets another in the engine is added into it, if it is dense and nobody else holds it. Some backward
+A gradient that meets another in the engine is added into it, if it is dense, no view, and nobody else holds it. Some backward
 formulas scatter into the zeros that they just made. `F.linear` and attention add bias and mask into the product that
 they just made. Who holds a tensor is read off reference counts, which differ from one version of torch to the next:
 what they are for a tensor that only the engine holds is measured at first use.
@@ -43,7 +43,6 @@ class InPlaceRules:
 
     def __init__(self) -> None:
         self._alone: Counts | None = None  # a tensor that only the engine holds
-        self._alone_view: Counts | None = None
         self._seen: list[Counts] | None = None
         self._product: tuple[int, int, int] | None = None  # frame and instruction of the last product; its storage
 
@@ -65,15 +64,16 @@ class InPlaceRules:
         return None
 
     def calibrate(self, mode: Any) -> None:
-        """Measure the counts in two small backward passes under `mode`."""
+        """Measure the counts in a small backward pass under `mode`."""
         if self._alone is not None:
             return
         self._seen = []
         try:
             with mode, torch.enable_grad():
-                _meet(lambda x: x.cos())
-                _meet(lambda x: x.view(16))
-            self._alone, self._alone_view = self._seen[0], self._seen[1]
+                leaf = torch.zeros(4, 4, requires_grad=True)
+                x = leaf * 1
+                (x.sin() + x.cos()).sum().backward()
+            self._alone = self._seen[0]
         finally:
             self._seen = None
 
@@ -84,8 +84,7 @@ class InPlaceRules:
         if self._seen is not None:
             self._seen.append(counts)
             return False
-        alone = self._alone_view if getattr(args[0], "_memfit_view", False) else self._alone
-        return counts == alone and args[0].shape == args[1].shape and _dense(args[0])
+        return counts == self._alone and args[0].shape == args[1].shape and _dense(args[0])
 
     def _completes_product(self, args: Any, caller: FrameType) -> bool:
         """One Python instruction made product and sum: a function of torch's own, not `a @ b + c` in Python."""
@@ -94,14 +93,6 @@ class InPlaceRules:
             return False
         self._product = None
         return bool(args[0].dtype == args[1].dtype and args[0].dim() >= args[1].dim())
-
-
-def _meet(other: Any) -> None:
-    """Two gradients meet at one tensor: `other`'s first, as it ran last."""
-    leaf = torch.zeros(4, 4, requires_grad=True)
-    x = leaf * 1
-    one = x.sin().sum()
-    (one + (other(x) * torch.zeros(other(leaf.detach()).shape)).sum()).backward()
 
 
 def _counts(args: Any) -> Counts:

@@ -30,6 +30,7 @@ class Facts:
         tags = getattr(func, "tags", ())
         self.name: str = packet.__name__ if packet is not None else str(func)
         self.mutable: bool = schema is not None and schema.is_mutable
+        self.writes: tuple[int, ...] = _written(func, schema)
         self.quiet: bool = func in _QUIET
         self.random: bool = torch.Tag.nondeterministic_seeded in tags
         self.shape_from_values: bool = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
@@ -48,6 +49,15 @@ class Facts:
             return int(self.counts_flops(*args, **kwargs, out_val=out))
         except Exception:
             return 0
+
+
+def _written(func: Any, schema: Any) -> tuple[int, ...]:
+    """Positions of the arguments that a call writes into; batch normalization's schema does not say so."""
+    if func is aten.native_batch_norm.default:
+        return 3, 4
+    arguments = schema.arguments if schema is not None else ()
+    return tuple(place for place, argument in enumerate(arguments)
+                 if argument.alias_info is not None and argument.alias_info.is_write)
 
 
 class FactTable(dict[Any, Facts]):

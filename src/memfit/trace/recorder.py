@@ -167,8 +167,8 @@ class RecordingMode(FakeTensorMode):
             return
         self._just_made = fresh or self._just_made
         self.last_module = module or self.last_module
-        if facts.mutable and reads and recording.phase == "forward":
-            recording.written.add(reads[0])
+        if facts.writes and recording.phase == "forward":
+            recording.written.update(recording.index_of(t) for t in _flat(args[place] for place in facts.writes if place < len(args)))
         if outcome is None:
             outcome = shapes.Outcome((), tuple, False, False)
             self._cost(outcome, facts, args, kwargs, out)

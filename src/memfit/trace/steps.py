@@ -61,6 +61,9 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
             marks.append(len(recording.events))
         recording.begin_phase(name)
 
+    weight = fake.weight
+    if len(parts) > 1:
+        fake.weight = _counts_one  # a part that would be left out needs no more memory than one that counts
     with quiet_failures(), no_collection(), random_states_kept(), converting(), unrecognised(), mode.record(recording):
         recording.begin_phase("before")
         _adopt_resident(fake, recording)
@@ -70,6 +73,7 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
         recording.begin_phase("after")
         categories = categorise(fake, recording, gradients)
         strangers = _strangers(recording, categories)
+    fake.weight = weight
     if strangers:
         clear_caches_holding(mode)
     repeats = (Repeat(marks[1], marks[2], times),) if times else ()
@@ -106,6 +110,10 @@ def _window(fake: Job, repeat: bool) -> tuple[list[Any], int]:
     if count > 2:
         count = min(count, batches.size(fake.batch))
     return batches.split(fake.batch, count, first=2), count - 1 if count > 2 else 0
+
+
+def _counts_one(part: Any) -> float:
+    return 1.0
 
 
 def _adopt_resident(fake: Job, recording: Recording) -> None:

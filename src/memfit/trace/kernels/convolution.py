@@ -111,9 +111,14 @@ def _weight_gradient(layouts: _Layouts, grad: Any, x: Any, weight: Any, stride: 
     if not layouts.amx and (largest > _LARGEST_DIRECT or small_groups):
         return nbytes(weight) + _by_columns(grad, weight, groups)
     if layouts.amx:
+        packed = nbytes(weight) // (weight.shape[0] * weight.shape[1])
+        packed *= padded(weight.shape[0], 16) * padded(weight.shape[1], 32)
         parts = threads() if product(weight.shape[2:]) == 1 else _sample_groups(grad, x, weight, stride, groups)
-        sums = 2 * layouts.weight * parts  # in fp32
-        buffer = sums + int(0.6 * threads() * (nbytes(x) + nbytes(grad)) / x.shape[0])
+        sums = 2 * packed * parts  # in fp32
+        image = nbytes(x) / x.shape[0]
+        if x.shape[1] <= 4:
+            image *= 32 / x.shape[1] * (2 if largest > _LARGEST_DIRECT else 0.75)
+        buffer = sums + packed - layouts.weight + int(0.6 * threads() * (image + nbytes(grad) / x.shape[0]))
     else:
         buffer = layouts.weight * (_sample_groups(grad, x, weight, stride, groups) - 1) + layouts.gather
     return max(layouts.y + layouts.x + layouts.weight + buffer, layouts.weight + nbytes(weight))
