@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_contract import TARGETS, Run, check_fields, target
 
+from memfit.jobs.weights import sample_count
 from memfit.plan import read_plan
 from memfit.recipes import load
 
@@ -67,7 +70,9 @@ def test_a_plan_as_plain_pytorch_runs(run: Run) -> None:
     made: dict[str, object] = {}
     exec(compile(Path("plan.py").read_text(), "plan.py", "exec"), made)
     job = load(JOB)
-    step = made["make_step"](job.model, job.loss, job.optimizer)  # type: ignore[operator]
+    make_step: Any = made["make_step"]
+    own = {"weight": job.weight or sample_count} if "weight" in inspect.signature(make_step).parameters else {}
+    step = make_step(job.model, job.loss, job.optimizer, **own)
     first = float(step(job.batch))
     assert float(step(job.batch)) < first
 

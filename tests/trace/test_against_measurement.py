@@ -135,4 +135,5 @@ def test_what_cannot_be_traced_is_named() -> None:
     job = Job(model, lambda net, x: net(x).sum(), torch.randn(4, 8), torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(Untraceable) as caught:
         trace_job(job)
-    assert ("inner" in caught.value.message or "Wrong" in caught.value.message) and "\n" not in caught.value.message and caught.value.advice
+    message = caught.value.message
+    assert ("inner" in message or "Wrong" in message) and "\n" not in message and caught.value.advice

@@ -36,9 +36,10 @@ def run_exec(argv: Sequence[str], *, json: bool = False) -> tuple[int, dict[str,
     notes = [note for note in (settling_note(),) if note]
     began = time.monotonic()
     child = _start(command, json)
+    earlier_bytes = _largest_child_bytes()
     with _passing_signals_on(child):
         watched = _watch(child)
-    peak_bytes = _peak(watched.peak_bytes)
+    peak_bytes = _peak(watched.peak_bytes, earlier_bytes)
     return exit_code(child.returncode), {
         "schema": "memfit.exec/1", "command": command, "returncode": exit_code(child.returncode),
         "allocator": watched.allocator, "peak_rss_bytes": peak_bytes, "took_s": time.monotonic() - began,
@@ -90,16 +91,28 @@ def _start(command: list[str], json: bool) -> subprocess.Popen[bytes]:
         raise UsageError(f"cannot run {command[0]!r}: {error.strerror or error}") from None
 
 
-def _peak(seen_bytes: int) -> int | None:
-    """The kernel's own figure covers what happened between two looks, but starts from our size at the fork."""
+def _peak(seen_bytes: int, earlier_bytes: int) -> int | None:
+    """The kernel's own figure covers what happened between two looks, but it is that of the largest child so far, and
+    starts from our size at the fork."""
+    children, own = _largest_child_bytes(), _own_peak_bytes()
+    return max(children, seen_bytes) if children > max(own, earlier_bytes) else seen_bytes or None
+
+
+def _largest_child_bytes() -> int:
+    return _highest_bytes("RUSAGE_CHILDREN")
+
+
+def _own_peak_bytes() -> int:
+    return _highest_bytes("RUSAGE_SELF")
+
+
+def _highest_bytes(who: str) -> int:
     try:
         import resource
     except ImportError:  # Windows
-        return seen_bytes or None
+        return 0
     unit = 1 if sys.platform == "darwin" else KIB
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return max(children, seen_bytes) if children > own else seen_bytes or None
+    return resource.getrusage(getattr(resource, who)).ru_maxrss * unit
 
 
 @contextmanager

@@ -121,7 +121,8 @@ def _scripted_parameters(source: nn.Module, model: nn.Module, memo: dict[int, An
     for real, fake in zip(source.modules(), model.modules(), strict=True):
         if isinstance(real, torch.jit.ScriptModule):
             for name, parameter in real._parameters.items():
-                fake._c.setattr(name, memo[id(parameter)])
+                scripted: Any = fake._c
+                scripted.setattr(name, memo[id(parameter)])
 
 
 def _built_fake(source: Any) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,10 +18,18 @@ def _lstm_layer(mode: Any, args: Any, out: Any) -> Any:
     """oneDNN keeps a workspace for backward; the fake one is empty."""
     x, train = args[0], args[15]
     output, hidden, cell, _ = out
-    size = workspace_bytes(*x.shape, hidden.shape[-1]) if train else 0
-    make: Any = FakeTensor
-    workspace = make(mode, torch.empty(size, dtype=torch.uint8, device="meta"), _CPU)
+    size = workspace_bytes(x.shape[0], x.shape[1], x.shape[2], hidden.shape[-1]) if train else 0
+    workspace = cast(Any, FakeTensor)(mode, torch.empty(size, dtype=torch.uint8, device="meta"), _CPU)
     return output, hidden, cell, workspace
+
+
+def _group_norm(mode: Any, args: Any, out: Any) -> Any:
+    """Channels-last images stay so; the fake ones come out contiguous."""
+    x, (y, mean, rstd) = args[0], out
+    if x.dim() != 4 or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+        return out
+    made = torch.empty(y.shape, dtype=y.dtype, device="meta", memory_format=torch.channels_last)
+    return FakeTensor(mode, made, _CPU), mean, rstd
 
 
 def _keeps_elements(mode: Any, args: Any, out: Any) -> Any:
@@ -48,6 +56,7 @@ def _grouped_mm(mode: Any, args: Any, kwargs: Any) -> Any:
 
 CORRECTIONS: dict[Any, Callable[[Any, Any, Any], Any]] = {
     aten.mkldnn_rnn_layer.default: _lstm_layer,
+    aten.native_group_norm.default: _group_norm,
     aten.mse_loss.default: _keeps_elements,
     aten.smooth_l1_loss.default: _keeps_elements,
     aten.binary_cross_entropy.default: _keeps_elements,

@@ -22,7 +22,7 @@ class Facts:
     what it gives."""
 
     __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "instead", "mutable", "name", "quiet", "random",
-                 "scratch", "shape_from_values")
+                 "scratch", "shape_from_values", "writes")
 
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)

@@ -167,8 +167,9 @@ class RecordingMode(FakeTensorMode):
             return
         self._just_made = fresh or self._just_made
         self.last_module = module or self.last_module
-        if facts.writes and recording.phase == "forward":
-            recording.written.update(recording.index_of(t) for t in _flat(args[place] for place in facts.writes if place < len(args)))
+        if recording.phase == "forward" and (facts.writes or "out" in kwargs):
+            targets = [*(args[place] for place in facts.writes if place < len(args)), kwargs.get("out")]
+            recording.written.update(recording.index_of(tensor) for tensor in _flat(targets))
         if outcome is None:
             outcome = shapes.Outcome((), tuple, False, False)
             self._cost(outcome, facts, args, kwargs, out)
@@ -181,7 +182,7 @@ class RecordingMode(FakeTensorMode):
         node = torch._C._current_autograd_node() if phase == "backward" else None
         if node is None or module or torch.is_grad_enabled():  # forward work; inside a node it is done again
             if phase == "forward" or node is not None:
-                self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
+                self._module_of_node.setdefault(_autograd._get_sequence_nr() - 1, module)
             return module, node is not None
         variable = getattr(node, "variable", None)  # the node that accumulates into a parameter's gradient
         if variable is not None:

@@ -71,6 +71,7 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
         with module_stack(fake.model, mode) as stack, _gradients_noted(fake, recording) as gradients:
             _run(fake, parts, mode, on_phase)
         recording.begin_phase("after")
+        recording.written.update(_replaced(fake, recording, buffers))
         categories = categorise(fake, recording, gradients)
         strangers = _strangers(recording, categories)
     fake.weight = weight
@@ -135,6 +136,12 @@ def _buffers(fake: Job, recording: Recording) -> dict[int, list[str]]:
     for name, buffer in fake.model.named_buffers():
         names.setdefault(recording.index_of(buffer), []).append(name)
     return names
+
+
+def _replaced(fake: Job, recording: Recording, before: dict[int, list[str]]) -> set[int]:
+    """Storages of buffers that the model put another tensor in place of, instead of writing into them."""
+    now = {name: recording.index_of(buffer) for name, buffer in fake.model.named_buffers()}
+    return {index for index, names in before.items() if any(now.get(name) != index for name in names)}
 
 
 def _strangers(recording: Recording, categories: list[str]) -> bool:

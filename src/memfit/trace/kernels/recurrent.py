@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from memfit.trace.kernels.sizes import nbytes, padded
+from memfit.trace.kernels.sizes import copy_bytes, nbytes, padded
 
 aten: Any = torch.ops.aten
 _PAGE = 4096
@@ -47,7 +47,8 @@ def forward(args: Any, kwargs: Any, out: Any) -> int:
 def backward(args: Any, kwargs: Any, out: Any) -> int:
     x, w_ih, w_hh = args[:3]
     transposed = sum(w.shape[0] * _leading(w.shape[1]) * 4 for w in (w_ih, w_hh) if _leading(w.shape[1]) != w.shape[1])
-    return _call_bytes(x, w_ih) + transposed + nbytes(w_ih[:, 0])
+    grads = sum(copy_bytes(grad) for grad in args[10:13] if isinstance(grad, torch.Tensor))
+    return _call_bytes(x, w_ih) + transposed + nbytes(w_ih[:, 0]) + grads
 
 
 SCRATCH = {
