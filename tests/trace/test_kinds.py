@@ -21,10 +21,7 @@ def measured(job: Job) -> list[int]:
     return [measure_peak(lambda: run_step(job, job.batch), list(job_tensors(job))) for _ in range(2)]
 
 
-OFF = pytest.mark.xfail(reason="channels-last convolutions are predicted more than 1 % off", strict=False)
-
-
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=OFF) if "channels last" in kind else kind for kind in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 def test_predicted_is_measured(kind: str) -> None:
     torch.manual_seed(0)
     traces, job = trace_job(KINDS[kind]()), KINDS[kind]()

@@ -147,11 +147,12 @@ def tied() -> Job:
 
 
 def squared() -> Job:
-    """A loss whose result keeps storage as large as its input, and gradients that meet as views."""
+    """A loss whose result keeps storage as large as its input, gradients that meet as views, and a real tensor in it."""
+    target = torch.randn(4096, 512)
 
     def loss(net: nn.Module, batch: Any) -> torch.Tensor:
         x = net[0](batch)
-        return F.mse_loss(x.view(-1, 8).tanh().view_as(x) + x.view(-1, 16).sin().view_as(x), batch)
+        return F.mse_loss(x.view(-1, 8).tanh().view_as(x) + x.view(-1, 16).sin().view_as(x), target[:2048])
 
     return Job(nn.Sequential(nn.Linear(512, 512)), loss, torch.randn(2048, 512), torch.optim.SGD)
 

@@ -26,12 +26,13 @@ class Cooking(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._overloadpacket.__name__
-        numbers = self._chosen.get(name)
+        counted = counted_as(name)
+        numbers = self._chosen.get(counted)
         mutable = func._schema.is_mutable
         chosen = False
         if numbers is not None:
-            chosen = self._seen[name] in numbers
-            self._seen[name] += 1
+            chosen = self._seen[counted] in numbers
+            self._seen[counted] += 1
         if mutable and name not in _UPDATES_BUFFERS:
             self._written(func, name, args, kwargs, chosen)
             return func(*args, **kwargs)
@@ -50,6 +51,12 @@ class Cooking(TorchDispatchMode):
             self._book.rewrite(functional, args, kwargs)
         else:
             self._book.forget(target)
+
+
+def counted_as(name: str) -> str:
+    """The name under which an operator's calls are numbered: in-place and functional ones together, as some functions
+    of torch (attention adding its mask) work in place only where no dispatch mode is active."""
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def out_of_place(func: Any) -> Any:
@@ -90,11 +97,13 @@ def _unpack(packed: Any) -> torch.Tensor:
 
 
 def parse_tensors(tensors: Sequence[str]) -> dict[str, frozenset[int]]:
-    """`["relu:0-3,7"]` as operator names with the numbers of their calls in one forward. Raises ValueError."""
+    """`["relu:0-3,7"]` as operator names with the numbers of their calls in one forward; `relu_` means `relu`. Raises
+    ValueError."""
     found: dict[str, frozenset[int]] = {}
     for text in tensors:
         name, _, numbers = text.partition(":")
-        found[name] = frozenset(_numbers(numbers))
+        counted = counted_as(name)
+        found[counted] = found.get(counted, frozenset()) | frozenset(_numbers(numbers))
     return found
 
 

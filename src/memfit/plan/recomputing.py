@@ -12,7 +12,7 @@ from itertools import pairwise
 from memfit.core.device import Device
 from memfit.core.strategy import Choice
 from memfit.core.trace import Kind, Trace
-from memfit.hooks.tensor_recompute import write_tensors
+from memfit.hooks.tensor_recompute import counted_as, write_tensors
 from memfit.plan.selection import Selection, pareto
 from memfit.simulate import op_seconds
 from memfit.trace.usage import Curve, usage
@@ -233,8 +233,9 @@ class _Reads:
             if kind != Kind.OP:
                 continue
             op = self._trace.ops[index]
-            self.key[index], self.position[index] = (op.name, counts[op.name]), position
-            counts[op.name] += 1
+            name = counted_as(op.name)
+            self.key[index], self.position[index] = (name, counts[name]), position
+            counts[name] += 1
             for storage in {*op.reads, *op.writes}:
                 self._last_forward[storage] = position
             for storage in set(op.writes):

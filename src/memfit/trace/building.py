@@ -91,7 +91,7 @@ def no_collection() -> Iterator[None]:
 
 def clear_caches_holding(mode: Any) -> None:
     """Empty each `functools` cache of the process that holds a fake tensor of `mode`: a real step would get it."""
-    for cache in [thing for thing in gc.get_objects() if isinstance(thing, functools._lru_cache_wrapper)]:
+    for cache in [thing for thing in gc.get_objects() if type(thing) is functools._lru_cache_wrapper]:
         if any(_holds(kept, mode, 3) for kept in gc.get_referents(cache)):
             cache.cache_clear()
 

@@ -34,6 +34,7 @@ _SCALED = {
     aten.div.Scalar: aten.div_.Scalar, aten.div.Tensor: aten.div_.Tensor,
 }
 IN_PLACE.update(_SCALED)
+_CALL = torch._ops.OpOverload.__call__.__code__
 _ENGINE: Any = getattr(graph._engine_run_backward, "__code__", None)
 Counts = tuple[int, int, int]
 
@@ -87,7 +88,10 @@ class InPlaceRules:
         return counts == self._alone and args[0].shape == args[1].shape and _dense(args[0])
 
     def _completes_product(self, args: Any, caller: FrameType) -> bool:
-        """One Python instruction made product and sum: a function of torch's own, not `a @ b + c` in Python."""
+        """One Python instruction made product and sum: a function of torch's own, not `a @ b + c` in Python. Under a
+        dispatch mode of the job's own (recomputation by tensor is one) torch does not work in place either."""
+        if caller.f_code is _CALL and caller.f_back is not None and caller.f_back.f_code.co_name == "__torch_dispatch__":
+            return False
         storage = args[0].untyped_storage()._cdata
         if self._product != (id(caller), caller.f_lasti, storage) or not isinstance(args[1], torch.Tensor):
             return False

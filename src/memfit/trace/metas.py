@@ -12,6 +12,7 @@ from memfit.trace.kernels.recurrent import workspace_bytes
 
 aten: Any = torch.ops.aten
 _CPU = torch.device("cpu")
+Correction = Callable[[Any, Any, Any], Any]
 
 
 def _lstm_layer(mode: Any, args: Any, out: Any) -> Any:
@@ -23,13 +24,30 @@ def _lstm_layer(mode: Any, args: Any, out: Any) -> Any:
     return output, hidden, cell, workspace
 
 
-def _group_norm(mode: Any, args: Any, out: Any) -> Any:
-    """Channels-last images stay so; the fake ones come out contiguous."""
-    x, (y, mean, rstd) = args[0], out
-    if x.dim() != 4 or x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+def _laid_out_like(position: int) -> Correction:
+    """The (first) result keeps the layout of that argument: channels last where it is; the fake one is contiguous."""
+
+    def correct(mode: Any, args: Any, out: Any) -> Any:
+        first, *others = out if isinstance(out, tuple) else (out,)
+        if first is None or not _channels_last(args[position]) or first.dim() != 4:
+            return out
+        made = torch.empty(first.shape, dtype=first.dtype, device="meta", memory_format=torch.channels_last)
+        first = FakeTensor(mode, made, _CPU)
+        return (first, *others) if isinstance(out, tuple) else first
+
+    return correct
+
+
+def _layer_norm_backward(mode: Any, args: Any, out: Any) -> Any:
+    """The kernel works on contiguous copies and gives a contiguous gradient; the fake one follows its argument."""
+    first, *others = out
+    if first is None or first.is_contiguous():
         return out
-    made = torch.empty(y.shape, dtype=y.dtype, device="meta", memory_format=torch.channels_last)
-    return FakeTensor(mode, made, _CPU), mean, rstd
+    return (FakeTensor(mode, torch.empty(first.shape, dtype=first.dtype, device="meta"), _CPU), *others)
+
+
+def _channels_last(x: Any) -> bool:
+    return bool(x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last))
 
 
 def _keeps_elements(mode: Any, args: Any, out: Any) -> Any:
@@ -54,9 +72,15 @@ def _grouped_mm(mode: Any, args: Any, kwargs: Any) -> Any:
     return FakeTensor(mode, torch.empty(shape, dtype=kwargs.get("out_dtype") or a.dtype, device="meta"), _CPU)
 
 
-CORRECTIONS: dict[Any, Callable[[Any, Any, Any], Any]] = {
+CORRECTIONS: dict[Any, Correction] = {
     aten.mkldnn_rnn_layer.default: _lstm_layer,
-    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm.default: _laid_out_like(0),
+    aten.native_group_norm_backward.default: _laid_out_like(1),
+    aten.native_batch_norm_backward.default: _laid_out_like(1),
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.reflection_pad2d_backward.default: _laid_out_like(1),
+    aten.replication_pad2d_backward.default: _laid_out_like(1),
+    aten.channel_shuffle.default: _laid_out_like(0),
     aten.mse_loss.default: _keeps_elements,
     aten.smooth_l1_loss.default: _keeps_elements,
     aten.binary_cross_entropy.default: _keeps_elements,
@@ -64,7 +88,7 @@ CORRECTIONS: dict[Any, Callable[[Any, Any, Any], Any]] = {
 }
 """`correct(mode, args, out)` gives the result as the CPU kernel would."""
 
-INSTEAD: dict[Any, Callable[[Any, Any, Any], Any]] = {}
+INSTEAD: dict[Any, Correction] = {}
 """`make(mode, args, kwargs)` gives the result where the fake kernel refuses what the CPU takes."""
 if hasattr(aten, "_grouped_mm"):
     INSTEAD[aten._grouped_mm.default] = _grouped_mm

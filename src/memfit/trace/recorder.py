@@ -34,6 +34,7 @@ class RecordingMode(FakeTensorMode):
         self.owners: dict[int, str] = {}  # id of a parameter -> path of its module
         self.last_operator: Any = None
         self.last_module = ""
+        self._held: list[Any] = []  # fakes of real tensors live as long as those: all through the step
         self._busy = 0
         self._silent = 0
         self._just_made = 0
@@ -52,6 +53,7 @@ class RecordingMode(FakeTensorMode):
         finally:
             self.recording = None
             into.close()
+            self._held.clear()
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -148,7 +150,7 @@ class RecordingMode(FakeTensorMode):
     ) -> None:
         live = recording.live
         module, recomputed = self._where(recording.phase)
-        reads = [recording.index_of(tensor) for tensor in _flat(args) if isinstance(tensor, FakeTensor)]
+        reads = [recording.index_of(self._fake(tensor)) for tensor in _flat(args)]
         writes: list[int] = []
         fresh = 0
         for tensor in _flat((out,)):
@@ -175,6 +177,17 @@ class RecordingMode(FakeTensorMode):
             self._cost(outcome, facts, args, kwargs, out)
         recording.operator((facts.name, recording.phase, module, outcome.flops, outcome.moved_bytes,
                             outcome.scratch_bytes, outcome.dtype, recomputed, tuple(reads), tuple(writes)))
+
+    def _fake(self, tensor: Any) -> Any:
+        """A real tensor that the loss holds, as the fake that torch put in its place. It is the user's, not the job's: it
+        counts no bytes."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        fake = self.from_tensor(tensor, static_shapes=True)
+        if self.recording is not None and fake.untyped_storage()._cdata not in self.recording.live:
+            self._held.append(fake)
+            self.recording.storages[self.recording.index_of(fake)][0] = 0
+        return fake
 
     def _where(self, phase: str) -> tuple[str, bool]:
         """The module that an operator belongs to, and whether it is forward work done again in backward."""

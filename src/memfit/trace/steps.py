@@ -48,8 +48,8 @@ def trace_job(job: Job) -> Traces:
 def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
     """One step of a fake job (its optimizer state moves on, as in a real step).
 
-    A window of more than three micro-batches is traced as its first, one middle and its last one, and the middle's
-    events stand for all between; with `repeat=False` every one is traced.
+    A window of more than two micro-batches is traced as its first two, and the second one's events stand for all that
+    follow; with `repeat=False` every one is traced.
     """
     began = time.perf_counter()
     mode, recording = world.mode, Recording()
@@ -110,6 +110,8 @@ def _window(fake: Job, repeat: bool) -> tuple[list[Any], int]:
     count = fake.rules.micro_batches
     if count > 2:
         count = min(count, batches.size(fake.batch))
+    if not repeat:
+        return batches.split(fake.batch, count), 0
     return batches.split(fake.batch, count, first=2), count - 1 if count > 2 else 0
 
 

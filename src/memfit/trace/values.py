@@ -29,6 +29,7 @@ _FILLED = {aten.full_like.default: 1, aten.new_full.default: 2, aten.fill_.Scala
 _ITEM = aten._local_scalar_dense.default
 _EQUAL = aten.equal.default
 _FALSE = ("lt", "le", "gt", "ge", "eq", "ne", "any", "isnan", "isinf", "bitwise_not", "logical_not")
+_UNSET = ("empty", "new_empty")  # give whatever was in memory
 _MASKS = (torch.bool, torch.uint8)
 _LIFTS = {aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default}
 SPECIAL = {*_FACTORIES, *_LIKE, *_FILLED, *_LIFTS, _ITEM, _EQUAL, aten.index.Tensor}
@@ -113,10 +114,10 @@ def after(func: Any, facts: Any, args: Any, kwargs: Any, out: Any) -> None:
     if facts.mutable:
         _after_write(func, args, kwargs)
         return
-    first = out[0] if isinstance(out, (list, tuple)) and out else out
+    first: Any = out[0] if isinstance(out, (list, tuple)) and out else out
     if type(first) is not FakeTensor or first.layout != torch.strided or _is_view(first, args):
         return
-    if _worth(first) and not facts.random and _begins_known(args):
+    if _worth(first) and not facts.random and not facts.name.startswith(_UNSET) and _begins_known(args):
         real = _compute(func, args, kwargs)
         if real is not NotImplemented:
             for fake, value in zip(pytree.tree_leaves(out), pytree.tree_leaves(real), strict=False):
@@ -212,7 +213,7 @@ def _is_view(out: Any, args: Any) -> bool:
 def _begins_known(args: Any) -> bool:
     """Whether the first tensor's value is known: mostly it is not, and that ends it."""
     first = next((arg for arg in args if type(arg) is FakeTensor), None)
-    return first is None or getattr(first.untyped_storage(), "_memfit_value", None) is not None
+    return first is not None and getattr(first.untyped_storage(), "_memfit_value", None) is not None
 
 
 def _worth(fake: Any, floats: int = SMALL) -> bool:

@@ -113,7 +113,9 @@ def _weight_gradient(layouts: _Layouts, grad: Any, x: Any, weight: Any, stride: 
     if layouts.amx:
         packed = nbytes(weight) // (weight.shape[0] * weight.shape[1])
         packed *= padded(weight.shape[0], 16) * padded(weight.shape[1], 32)
-        parts = threads() if product(weight.shape[2:]) == 1 else _sample_groups(grad, x, weight, stride, groups)
+        parts = _sample_groups(grad, x, weight, stride, groups)
+        if product(weight.shape[2:]) == 1:  # few outputs: the threads divide the samples
+            parts = min(threads(), x.shape[0]) if weight.shape[0] <= 256 or weight.shape[0] % 64 else 1
         sums = 2 * packed * parts  # in fp32
         image = nbytes(x) / x.shape[0]
         if x.shape[1] <= 4:
@@ -163,10 +165,10 @@ def _channels_last_backward(grad: Any, x: Any, weight: Any, groups: int, mask: A
     copy = _channels_last_copy(weight)
     kernel = max(weight.shape[2:])
     wide_depthwise = groups > 1 and groups == x.shape[1] == weight.shape[0] and kernel > 3
-    partial = 256 * nbytes(weight) if wide_depthwise else 0
     scratch = copy + nbytes(weight) + 6232 * threads()
-    if mask[1]:
-        scratch = max(scratch, copy + 2 * nbytes(weight) + partial - (0 if copy or partial else nbytes(weight)))
+    if mask[1]:  # the gradient in oneDNN's layout, channels last, and as the weight is
+        partial = 256 * nbytes(weight) + nbytes(weight) if wide_depthwise else 2 * nbytes(weight)
+        scratch = max(scratch, copy + partial)
     return copies + scratch
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from memfit.trace.kernels.sizes import copy_bytes, image_copy_bytes, nbytes
+from memfit.trace.kernels.sizes import copy_bytes, image_copy_bytes, matching_copy_bytes, nbytes
 
 aten: Any = torch.ops.aten
 
@@ -19,13 +19,19 @@ def _of(copied: Callable[[Any], int], *positions: int) -> Callable[[Any, Any, An
     return scratch
 
 
+def pooling_backward(args: Any, kwargs: Any, out: Any) -> int:
+    """Input and indices in the gradient's layout, which is made dense."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return sum(matching_copy_bytes(tensor, args[0]) for tensor in tensors)
+
+
 def roll(args: Any, kwargs: Any, out: Any) -> int:
     """One dimension after the other, each into a new tensor."""
     return nbytes(out) if len(args) > 2 and len(args[2]) > 1 else 0
 
 
 _first, _both = _of(copy_bytes, 0), _of(copy_bytes, 0, 1)
-_image, _images = _of(image_copy_bytes, 0), _of(image_copy_bytes, 0, 1)
+_image = _of(image_copy_bytes, 0)
 
 SCRATCH: dict[Any, Callable[[Any, Any, Any], int]] = {
     aten.roll.default: roll,
@@ -38,9 +44,9 @@ SCRATCH: dict[Any, Callable[[Any, Any, Any], int]] = {
     aten.nll_loss2d_forward.default: _both,
     aten.nll_loss2d_backward.default: _of(copy_bytes, 0, 1, 2),
     aten.max_pool2d_with_indices.default: _image,
-    aten.max_pool2d_with_indices_backward.default: _of(image_copy_bytes, 0, 7),
+    aten.max_pool2d_with_indices_backward.default: pooling_backward,
     aten.avg_pool2d.default: _image,
-    aten.avg_pool2d_backward.default: _images,
+    aten.avg_pool2d_backward.default: pooling_backward,
     aten._adaptive_avg_pool2d.default: _image,
     aten._adaptive_avg_pool2d_backward.default: _image,
     aten.adaptive_max_pool2d.default: _image,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from memfit.trace.kernels.sizes import copy_bytes, image_copy_bytes, nbytes, product, threads
+from memfit.trace.kernels.sizes import copy_bytes, image_copy_bytes, matching_copy_bytes, nbytes, product, threads
 
 aten: Any = torch.ops.aten
 
@@ -30,7 +30,7 @@ def group_norm(args: Any, kwargs: Any, out: Any) -> int:
 def group_norm_backward(args: Any, kwargs: Any, out: Any) -> int:
     """Two sums for each sample and channel."""
     grad, x = args[:2]
-    return copy_bytes(grad) + copy_bytes(x) + 8 * x.shape[0] * x.shape[1]
+    return matching_copy_bytes(grad, x) + image_copy_bytes(x) + 8 * x.shape[0] * x.shape[1]
 
 
 def batch_norm(args: Any, kwargs: Any, out: Any) -> int:

@@ -35,7 +35,7 @@ def _packed(left: Any, right: Any) -> int:
     long. Fitted to 16 shapes; within 25 % on those that take more than 100 KiB."""
     rows, inner = left.shape
     if left.stride(0) == 1 and rows > 1:  # transposed on the left
-        return threads() * min(inner * min(680, 130 + 2 * rows), 900_000)
+        return threads() * min(inner * min(680, 130 + 2 * rows), 290_000 + 2200 * rows, 900_000)
     sums = 4 * rows * right.shape[1] if inner >= 2048 and inner > 2 * right.shape[1] else 0
     workers = threads() if rows >= 1024 or sums else 1
     return workers * (min(nbytes(right), 1_150_000) + 4928) + sums

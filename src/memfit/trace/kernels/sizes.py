@@ -40,3 +40,10 @@ def image_copy_bytes(tensor: Any) -> int:
     if layout is not None and tensor.is_contiguous(memory_format=layout):
         return 0
     return copy_bytes(tensor)
+
+
+def matching_copy_bytes(tensor: Any, like: Any) -> int:
+    """What bringing a tensor into the layout of `like` takes (`tensor.contiguous(like.suggest_memory_format())`)."""
+    last = like.dim() == 4 and not like.is_contiguous() and like.is_contiguous(memory_format=torch.channels_last)
+    fits = tensor.is_contiguous(memory_format=torch.channels_last) if last else tensor.is_contiguous()
+    return 0 if fits else nbytes(tensor)
