@@ -1,0 +1,124 @@
+"""What a process holds on a card beside PyTorch's allocator: the CUDA context, and kernels as they are loaded.
+
+The two are told apart, as measurements tell them apart: a monitor that starts after the context was made sees only the
+kernels. Each constant names the public document or thread it was read from; none was fitted to a training run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memfit.core.device import Device
+from memfit.core.units import KIB, MIB
+
+SOURCES: dict[str, str] = {
+    "local memory": "NVIDIA forum 39558 and 289339 (per context: local memory of a thread x threads of a multiprocessor x "
+                    "multiprocessors); CUDA Runtime API, cudaLimitStackSize: 1 KiB a thread by default",
+    "threads": "CUDA C++ Programming Guide, technical specifications by compute capability",
+    "context": "less local memory: RTX 3090, torch 2.7.1+cu128, 256 MiB (InvokeAI#9413); Titan V, PyCUDA, 319 MiB "
+               "(pytorch#28394); RTX 6000 Ada, torch 2.10+cu130, 426 MiB (unsloth-zoo#1053)",
+    "context on large chips": "less local memory: A100-80GB, torch 2.1.1+cu121, 0.47 GiB (stas00/ml-engineering, training/"
+                              "performance); 0.71 GiB before the first allocation (same, debug/pytorch)",
+    "lazy kernels": "about 5 % of a library's kernels are used (NVIDIA forum 261135) of the 1.31 GiB that all take "
+                    "(A100-80GB, torch 1.10.2: 1.78 GiB with the context); at most all of torch's own, 0.45 GiB (A100-80GB, "
+                    "torch 2.1.1, eager against lazy; both stas00/ml-engineering)",
+    "lazy convolutions": "once more the same share for cuDNN's kernels; no published figure, so the range is wide",
+    "eager kernels": "less the context: GTX 1080, torch 1.8.2+cu101, 721 MiB, RTX 3090, torch 1.8.2+cu111, 1687 MiB "
+                     "(pytorch#55277); Titan V, torch 1.3+cu101, 1007 MiB (pytorch#28394); A100-80GB, torch 1.10.2, 1.78 GiB, "
+                     "torch 2.1.1, 0.92 GiB (stas00/ml-engineering)",
+}
+
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+_FIRST_LAZY = (1, 13)  # sets CUDA_MODULE_LOADING=LAZY (pytorch#86509)
+_AMPERE, _HOPPER = (8, 0), (9, 0)
+
+
+class Span(NamedTuple):
+    """Bytes: the least, what is usual, the most."""
+
+    low_bytes: int
+    typical_bytes: int
+    high_bytes: int
+
+    def __add__(self, other: object) -> Span:
+        if not isinstance(other, Span):
+            return NotImplemented
+        return Span(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """`context` is there before the first tensor; `modules` are kernels and library handles, loaded when first used."""
+
+    context: Span
+    modules: Span
+
+    @property
+    def total(self) -> Span:
+        return self.context + self.modules
+
+
+def process_memory(device: Device, torch_version: str = "", *, convolutions: bool = False) -> ProcessMemory:
+    """Both parts for a card and a version of PyTorch (`2.6.0+cu124`; "" for a recent one; one that says nothing, such
+    as `2.x`, spans lazy and eager loading).
+
+    `convolutions`: whether the step runs cuDNN's kernels, too. Raises ValueError for a device that is no CUDA card.
+    """
+    if device.kind != "cuda":
+        raise ValueError(f"{device.name} has no CUDA context")
+    return ProcessMemory(_context(device), _modules(device, torch_version, convolutions))
+
+
+def overhead_range(device: Device, torch_version: str = "", *, convolutions: bool = False) -> Span:
+    """Low, typical and high bytes that a driver's figure has above what the allocator has reserved."""
+    return process_memory(device, torch_version, convolutions=convolutions).total
+
+
+def local_memory_bytes(device: Device) -> int:
+    """The stack of every thread that can be resident, which each context sets aside."""
+    capability = device.compute_capability or _AMPERE
+    return KIB * _THREADS.get(capability, 2048) * (device.multiprocessors or 0)
+
+
+def _context(device: Device) -> Span:
+    capability, local = device.compute_capability or _AMPERE, local_memory_bytes(device)
+    if capability == _AMPERE:
+        rest = (133, 263, 463)
+    elif _HOPPER <= capability < (12, 0):
+        rest = (213, 463, 600)
+    else:
+        rest = (133, 159, 263)
+    return Span(*(local + part * MIB for part in rest))
+
+
+def _modules(device: Device, torch_version: str, convolutions: bool) -> Span:
+    lazily = _loads_lazily(torch_version)
+    lazy = _span_mib((16, 67, 461))
+    if convolutions:
+        lazy += _span_mib((16, 67, 461))
+    if lazily:
+        return lazy
+    eager = _span_mib((460, 1344, 1431) if _is_ampere(device) else (522, 1016, 1431))
+    if lazily is None:
+        return Span(lazy.low_bytes, (lazy.typical_bytes + eager.typical_bytes) // 2, eager.high_bytes)
+    return eager
+
+
+def _is_ampere(device: Device) -> bool:
+    return (device.compute_capability or _AMPERE) >= _AMPERE
+
+
+def _loads_lazily(torch_version: str) -> bool | None:
+    """Versions from 1.13 load kernels when they are used; older ones load all of them with the library. None where the
+    text does not say (`2.x`)."""
+    if not torch_version:
+        return True
+    numbers = torch_version.lstrip("~v ").partition("+")[0].split(".")[:2]
+    if len(numbers) < 2 or not all(part.isdecimal() for part in numbers):
+        return None
+    return (int(numbers[0]), int(numbers[1])) >= _FIRST_LAZY
+
+
+def _span_mib(parts: tuple[int, int, int]) -> Span:
+    return Span(*(part * MIB for part in parts))
