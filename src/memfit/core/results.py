@@ -101,6 +101,8 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Estimate(Result):
+    """`fits` says whether a CUDA card has room for it, also at the upper end; None on the CPU."""
+
     schema: ClassVar[str] = "memfit.estimate/1"
     target: str
     device: str
@@ -113,6 +115,7 @@ class Estimate(Result):
     measured: bool = False
     notes: tuple[str, ...] = ()
     timeline: Timeline | None = field(default=None, metadata={"hidden": True})
+    fits: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A trace holds no number that depends on a device's allocator; `memfit.simulate` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -38,7 +38,9 @@ CATEGORIES: tuple[str, ...] = (
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operator call. `bytes_moved` counts inputs read and outputs written; `recomputed` marks work done again
-    in backward for a forward result; `scratch_bytes` live inside the kernel only; `reads` and `writes` index storages."""
+    in backward for a forward result; `scratch_bytes` live inside the kernel only; `reads` and `writes` index storages.
+    `buffers` are the parts of the scratch memory where it has several; `workspace` says how little and how much a library
+    may take in place of `scratch_bytes` (low, typical, high), None where it is settled."""
 
     name: str
     phase: str
@@ -50,6 +52,8 @@ class Op:
     recomputed: bool = False
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    buffers: tuple[int, ...] = ()
+    workspace: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Trace:
     """`resident` storages (the first ones) are alive before the step; `events` are `(Kind, index)` pairs.
 
     `phases` are `(name, first event)` in order. `mutated_buffers` are the names of buffers that forward writes to.
+    `keys` tell storages apart across the steps of one job: of those resident before and those alive afterwards, by index.
     """
 
     storages: tuple[Storage, ...]
@@ -90,6 +95,7 @@ class Trace:
     mutated_buffers: tuple[str, ...] = ()
     took_s: float = 0.0
     notes: tuple[str, ...] = field(default_factory=tuple)
+    keys: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def resident_bytes(self) -> int:

@@ -26,7 +26,9 @@ def assemble(
         calls = [_renumbered(call, place) for call in calls]
     ops = tuple(_op(row, place if moved else None) for row in recording.ops)
     written = sorted({name for index in recording.written for name in buffers.get(index, ())})
-    return Trace(storages, tuple(events), ops, resident, tuple(recording.phases), tuple(calls), repeats, tuple(written), took_s)
+    keys = {place[index]: key for index, key in recording.keys.items()}
+    return Trace(storages, tuple(events), ops, resident, tuple(recording.phases), tuple(calls), repeats, tuple(written), took_s,
+                 keys=keys)
 
 
 def _storage(row: list[object], category: str) -> Storage:
@@ -37,8 +39,9 @@ def _storage(row: list[object], category: str) -> Storage:
 def _op(row: tuple[object, ...], place: list[int] | None) -> Op:
     if place is None:
         return Op(*row)  # type: ignore[arg-type]
-    *start, reads, writes = row
-    return Op(*start, tuple(place[i] for i in reads), tuple(place[i] for i in writes))  # type: ignore[arg-type,union-attr]
+    *start, reads, writes, buffers, workspace = row
+    moved = (tuple(place[i] for i in indices) for indices in (reads, writes))  # type: ignore[union-attr]
+    return Op(*start, *moved, buffers, workspace)  # type: ignore[arg-type]
 
 
 def _renumbered(call: ModuleCall, place: list[int]) -> ModuleCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -17,14 +17,21 @@ from memfit.jobs.blame import users_line
 from memfit.jobs.job import check_optimizer, make_optimizer
 from memfit.trace import values
 from memfit.trace.building import converting, quiet_failures, random_states_kept, unrecognised
+from memfit.trace.cuda import CudaTarget
+from memfit.trace.cuda.devices import counters_on_host
+from memfit.trace.cuda.scope import cuda_semantics
 from memfit.trace.recorder import RecordingMode
 
 
 class FakeWorld:
-    """One fake tensor mode and what it has converted. Real storages map to fake ones once, so ties and views stay."""
+    """One fake tensor mode and what it has converted. Real storages map to fake ones once, so ties and views stay.
 
-    def __init__(self) -> None:
-        self.mode = RecordingMode()
+    `target` is the card whose kernels and types the tensors act by; None is the CPU.
+    """
+
+    def __init__(self, target: CudaTarget | None = None) -> None:
+        self.target = target
+        self.mode = RecordingMode(target)
         self._bases: dict[int, torch.Tensor] = {}
         self._kept: list[Any] = []  # a real tensor's id is reused after it dies: keep what was converted
 
@@ -58,8 +65,12 @@ class FakeWorld:
     @contextmanager
     def building(self) -> Iterator[None]:
         """Inside, tensors that are made are fake, modules can be converted (`.half()`), and random states are kept."""
-        with quiet_failures(), random_states_kept(), converting(), unrecognised(), self.mode:
+        with self.semantics(), quiet_failures(), random_states_kept(), converting(), unrecognised(), self.mode:
             yield
+
+    def semantics(self) -> AbstractContextManager[None]:
+        """Inside, operators act as on the target."""
+        return cuda_semantics(self.target)
 
     def copy(self, thing: Any, memo: dict[int, Any]) -> Any:
         """A deep copy in which every tensor is fake; `memo` carries what was copied before."""
@@ -90,6 +101,8 @@ def fake_job(job: Job, world: FakeWorld) -> Job:
     with world.building():
         model = _fake_model(job, world, memo)
         optimizer = _fake_optimizer(job, world, model, memo)
+        if world.target is not None:
+            counters_on_host(optimizer)
         batch = batches.map_tensors(job.batch, world.tensor)
     check_optimizer(model, optimizer)
     fake = Job(model, job.loss, batch, optimizer, data=None, evaluate=job.evaluate, clip_norm=job.clip_norm,

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
 
-from memfit.trace.kernels import scratch_function
-from memfit.trace.metas import CORRECTIONS, INSTEAD
+from memfit.jobs.flops import flop_formula, flops_of
+from memfit.trace import kernels, metas
+from memfit.trace.cuda import CudaTarget
+from memfit.trace.cuda import kernels as cuda_kernels
+from memfit.trace.cuda import metas as cuda_metas
 
 aten: Any = torch.ops.aten
 _QUIET = {aten.detach.default, aten.alias.default, aten.lift_fresh.default}
 _RESHAPING = {"set_", "resize_", "resize_as_"}
 _Key = torch._C.DispatchKey
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """A device's kernels: their scratch memory, where the fake results differ, and operators that stay whole."""
+
+    scratch: Callable[[Any], Callable[..., Any] | None]
+    corrections: Mapping[Any, Callable[..., Any]]
+    instead: Mapping[Any, Callable[..., Any]]
+    whole: frozenset[Any] = frozenset()
+
+
+CPU = Semantics(kernels.scratch_function, metas.CORRECTIONS, metas.INSTEAD)
+
+
+def semantics_of(target: CudaTarget | None) -> Semantics:
+    """The kernels of a card, or (None) of the CPU."""
+    if target is None:
+        return CPU
+    scratch = partial(_scratch_on, target)
+    return Semantics(scratch, cuda_metas.CORRECTIONS, cuda_metas.INSTEAD, cuda_metas.WHOLE)
+
+
+def _scratch_on(target: CudaTarget, func: Any) -> Callable[..., Any] | None:
+    return cuda_kernels.scratch_function(func, target)
 
 
 class Facts:
@@ -24,7 +53,7 @@ class Facts:
     __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "instead", "mutable", "name", "quiet", "random",
                  "scratch", "shape_from_values", "writes")
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: Any, semantics: Semantics = CPU) -> None:
         schema = getattr(func, "_schema", None)
         packet = getattr(func, "_overloadpacket", None)
         tags = getattr(func, "tags", ())
@@ -35,20 +64,15 @@ class Facts:
         self.random: bool = torch.Tag.nondeterministic_seeded in tags
         self.shape_from_values: bool = torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
         self.by_shape: bool = torch.Tag.inplace_view not in tags and self.name not in _RESHAPING
-        self.decomposes: bool = _decomposes(func)
-        self.counts_flops: Callable[..., Any] | None = flop_registry.get(packet)
-        self.correct: Callable[[Any, Any, Any], Any] | None = CORRECTIONS.get(func)
-        self.instead: Callable[[Any, Any, Any], Any] | None = INSTEAD.get(func)
-        self.scratch: Callable[..., int] | None = scratch_function(func)
+        self.decomposes: bool = func not in semantics.whole and _decomposes(func)
+        self.counts_flops: Callable[..., Any] | None = flop_formula(func)
+        self.correct: Callable[[Any, Any, Any], Any] | None = semantics.corrections.get(func)
+        self.instead: Callable[[Any, Any, Any], Any] | None = semantics.instead.get(func)
+        self.scratch: Callable[..., Any] | None = semantics.scratch(func)
 
     def flops(self, args: Any, kwargs: Any, out: Any) -> int:
         """Floating-point operations of one call; 0 where no formula is known or it does not know this form."""
-        if self.counts_flops is None:
-            return 0
-        try:
-            return int(self.counts_flops(*args, **kwargs, out_val=out))
-        except Exception:
-            return 0
+        return flops_of(self.counts_flops, args, kwargs, out)
 
 
 def _written(func: Any, schema: Any) -> tuple[int, ...]:
@@ -61,11 +85,21 @@ def _written(func: Any, schema: Any) -> tuple[int, ...]:
 
 
 class FactTable(dict[Any, Facts]):
-    """Facts by operator overload."""
+    """Facts by operator overload, for one device's kernels."""
+
+    def __init__(self, semantics: Semantics = CPU) -> None:
+        super().__init__()
+        self._semantics = semantics
 
     def __missing__(self, func: Any) -> Facts:
-        facts = self[func] = Facts(func)
+        facts = self[func] = Facts(func, self._semantics)
         return facts
+
+
+@lru_cache(maxsize=8)
+def facts_for(target: CudaTarget | None) -> FactTable:
+    """The table for a card, or (None) for the CPU; kept, as it fills with use."""
+    return FactTable(semantics_of(target))
 
 
 def _decomposes(func: Any) -> bool:

@@ -12,13 +12,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memfit.core.errors import Untraceable
 from memfit.trace import shapes, values
+from memfit.trace.cuda import CudaTarget, devices
+from memfit.trace.cuda.sizes import taken
 from memfit.trace.in_place import IN_PLACE, PRODUCTS, InPlaceRules
-from memfit.trace.operators import Facts, FactTable
+from memfit.trace.operators import Facts, facts_for
 from memfit.trace.recording import Recording
 
 _DEVICE = torch.ops.prim.device.default
 _autograd: Any = getattr(torch._C, "_autograd")  # noqa: B009 - torch's stubs do not name it
-_FACTS = FactTable()
 _IN_PLACE = InPlaceRules()
 
 
@@ -26,8 +27,11 @@ class RecordingMode(FakeTensorMode):
     """FakeTensorMode that also records what happens while a recording is open. One dispatch an operator: a second
     mode on top would double the cost."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: CudaTarget | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self.target = target
+        self._facts = facts_for(target)
+        self._shapes = shapes.cache_for(target)
         self.cache_enabled = False  # `shapes` is ours
         self.recording: Recording | None = None
         self.module = ""  # path of the innermost running module
@@ -44,7 +48,7 @@ class RecordingMode(FakeTensorMode):
     def record(self, into: Recording) -> Iterator[Recording]:
         """Record into `into` until left. What is alive and unknown when first used counts as resident."""
         _IN_PLACE.calibrate(self)
-        shapes.SHARED.prepare()
+        self._shapes.prepare()
         self._module_of_node.clear()
         self.module = self.last_module = ""
         self.recording = into
@@ -72,7 +76,12 @@ class RecordingMode(FakeTensorMode):
         kwargs = kwargs or {}
         if self._busy:  # inside a meta kernel or a decomposition: the real kernel does not do these
             return self.dispatch(func, types, args, kwargs)
-        facts = _FACTS[func]
+        card = self.target is not None and devices.asks_for_card(kwargs)
+        if card:
+            kwargs, same = devices.at_home(self, func, args, kwargs)
+            if same is not None:
+                return same
+        facts = self._facts[func]
         recording = None if self._silent else self.recording
         if recording is not None:
             if facts.decomposes:  # really is several operators: record those
@@ -83,8 +92,10 @@ class RecordingMode(FakeTensorMode):
         if func in IN_PLACE:
             instead = _IN_PLACE.in_place(func, args, sys._getframe(1), self._just_made)
             if instead is not None:
-                func, facts = instead, _FACTS[instead]
+                func, facts = instead, self._facts[instead]
         out, outcome = self._call(func, facts, types, args, kwargs)
+        if self.target is not None and not card:
+            devices.note_host(func, args, out)
         if recording is not None and not facts.quiet and out is not NotImplemented:
             self._record(recording, facts, args, kwargs, out, outcome)
         if func in PRODUCTS:
@@ -99,7 +110,7 @@ class RecordingMode(FakeTensorMode):
                 return known, None
             args = values.with_masks_counted(self, func, args)
         key = shapes.signature(func, args, kwargs) if facts.by_shape else None
-        outcome = shapes.SHARED.find(key) if key is not None else None
+        outcome = self._shapes.find(key) if key is not None else None
         if outcome is None:
             return self._ask_kernel(func, facts, types, args, kwargs, key)
         out = shapes.produce(self, outcome, args)
@@ -126,7 +137,7 @@ class RecordingMode(FakeTensorMode):
         outcome = shapes.outcome_of(args, kwargs, out, values.SMALL) if key is not None else None
         if outcome is not None:
             self._cost(outcome, facts, args, kwargs, out)
-            shapes.SHARED.keep(key, outcome)
+            self._shapes.keep(key, outcome)
         values.after(func, facts, args, kwargs, out)
         return out, outcome
 
@@ -143,7 +154,7 @@ class RecordingMode(FakeTensorMode):
         outcome.moved_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         outcome.dtype = next((str(tensor.dtype)[6:] for tensor in tensors if tensor.is_floating_point()), "")
         if facts.scratch is not None:
-            outcome.scratch_bytes = max(0, facts.scratch(args, kwargs, out))
+            outcome.scratch_bytes, outcome.buffers, outcome.workspace = taken(facts.scratch(args, kwargs, out))
 
     def _record(
         self, recording: Recording, facts: Facts, args: Any, kwargs: Any, out: Any, outcome: shapes.Outcome | None
@@ -176,7 +187,8 @@ class RecordingMode(FakeTensorMode):
             outcome = shapes.Outcome((), tuple, False, False)
             self._cost(outcome, facts, args, kwargs, out)
         recording.operator((facts.name, recording.phase, module, outcome.flops, outcome.moved_bytes,
-                            outcome.scratch_bytes, outcome.dtype, recomputed, tuple(reads), tuple(writes)))
+                            outcome.scratch_bytes, outcome.dtype, recomputed, tuple(reads), tuple(writes),
+                            outcome.buffers, outcome.workspace))
 
     def _fake(self, tensor: Any) -> Any:
         """A real tensor that the loss holds, as the fake that torch put in its place. It is the user's, not the job's: it

@@ -24,6 +24,7 @@ class Recording:
         self.written: set[int] = set()  # storages that an operator of the forward wrote into
         self.phase = "before"
         self.live: dict[int, int] = {}  # storage address -> index
+        self.keys: dict[int, int] = {}  # index -> storage address, of those resident before and alive afterwards
         self._watchers: dict[int, Any] = {}
 
     def begin_phase(self, name: str) -> None:
@@ -39,7 +40,8 @@ class Recording:
     def birth(self, storage: Any, tensor: torch.Tensor, module: str, operator: str, *, resident: bool) -> int:
         """A new storage, watched until it dies."""
         index, key = len(self.storages), storage._cdata
-        self.storages.append([storage.nbytes(), self.phase, module, operator, tensor.shape, tensor.dtype, resident])
+        nbytes = 0 if getattr(storage, "_memfit_host", False) else storage.nbytes()
+        self.storages.append([nbytes, self.phase, module, operator, tensor.shape, tensor.dtype, resident])
         events, live, watchers = self.events, self.live, self._watchers
         live[key] = index
 
@@ -49,7 +51,9 @@ class Recording:
                 events.append((Kind.DEATH, index))
 
         watchers[key] = weakref.ref(storage, died)
-        if not resident:
+        if resident:
+            self.keys[index] = key
+        else:
             events.append((Kind.BIRTH, index))
         return index
 
@@ -60,5 +64,6 @@ class Recording:
 
     def close(self) -> None:
         """Stop watching. What is alive stays as it is."""
+        self.keys.update((index, key) for key, index in self.live.items())
         self.live.clear()
         self._watchers.clear()

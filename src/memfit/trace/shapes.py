@@ -5,6 +5,7 @@ torch's own fake tensor cache does the same for more cases (symbolic shapes, oth
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ class Outcome:
     """What a call gives and costs. `outputs` are specs: None; an int (that argument itself); or
     `(shape, strides, dtype, offset, argument whose storage it views or -1)`; `single` if there is just one."""
 
-    __slots__ = ("dtype", "flops", "moved_bytes", "outputs", "scratch_bytes", "sequence", "single", "small")
+    __slots__ = ("buffers", "dtype", "flops", "moved_bytes", "outputs", "scratch_bytes", "sequence", "single", "small",
+                 "workspace")
 
     def __init__(self, outputs: tuple[Any, ...], sequence: type, single: bool, small: bool) -> None:
         self.outputs = outputs
@@ -29,6 +31,8 @@ class Outcome:
         self.small = small
         self.flops = self.moved_bytes = self.scratch_bytes = 0
         self.dtype = ""
+        self.buffers: tuple[int, ...] = ()
+        self.workspace: tuple[int, int, int] | None = None
 
 
 class ShapeCache:
@@ -151,5 +155,7 @@ def alias(mode: Any, fake: Any) -> Any:
     return _produce_one(mode, (fake.shape, fake.stride(), fake.dtype, fake.storage_offset(), 0), (fake,))
 
 
-SHARED = ShapeCache()
-"""One for the process: what shapes give does not depend on who asks."""
+@lru_cache(maxsize=4)
+def cache_for(target: Any) -> ShapeCache:
+    """One for the process and a device: what shapes give does not depend on who asks. `target` is a card, None the CPU."""
+    return ShapeCache()

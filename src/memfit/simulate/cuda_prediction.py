@@ -1,0 +1,151 @@
+"""What a job's steps need on a CUDA card: the allocator's peaks, the process's, and whether it would run out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memfit.core.device import Device
+from memfit.core.errors import UsageError
+from memfit.core.results import Peak
+from memfit.core.trace import Op, Trace
+from memfit.core.units import MIB
+from memfit.hardware.process_memory import Span, overhead_range
+from memfit.simulate.cuda_allocator import CachingAllocator
+from memfit.simulate.cuda_settings import AllocatorSettings
+from memfit.simulate.cuda_stats import OutOfMemory
+from memfit.simulate.cuda_steps import HIGH, LOW, TYPICAL, RanOut, StepPeak, StepReplay
+from memfit.simulate.cuda_workspaces import workspace_bytes
+
+STEADY_STEPS = 2
+_ALLOCATED_MARGIN, _RESERVED_MARGIN, _MARGIN_BYTES = 0.015, 0.03, 2 * MIB
+
+
+@dataclass(frozen=True)
+class CudaPrediction:
+    """`steps` are the peaks of each replayed step, the first one's trace being `traces[0]`. `ran_out` is where memory is
+    not enough on the card (the peaks are then those of a card without an end); `fits`, whether it is enough also at the
+    upper end."""
+
+    peak: Peak
+    traces: tuple[Trace, ...]
+    steps: tuple[StepPeak, ...]
+    ran_out: RanOut | None
+    fits: bool
+    library_bytes: int
+    settings: AllocatorSettings
+
+    @property
+    def highest(self) -> int:
+        """Which of the steps has the highest peak; the later one where several do."""
+        return max(range(len(self.steps)), key=lambda place: (self.steps[place].allocated_bytes, place))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where steps are replayed: card, environment variables, the version of torch whose libraries are loaded."""
+
+    device: Device
+    environment: Mapping[str, str]
+    torch_version: str = ""
+
+
+def predict(steps: Sequence[Trace], setting: Setting) -> CudaPrediction:
+    """Replay traces in order, the last one once more. Raises UsageError for settings that do not parse, and for a card that
+    does not even hold the context."""
+    device = setting.device
+    settings = AllocatorSettings.from_environment(setting.environment)
+    traces = (*steps, *[steps[-1]] * (STEADY_STEPS - 1))
+    ops = [op for trace in steps[:1] for op in trace.ops]
+    overhead = overhead_range(device, setting.torch_version, convolutions=_uses_cudnn(ops))
+    room = _room(device, overhead)
+    library_bytes = workspace_bytes(device, setting.environment)
+    replayed = _Replayed(traces, device, settings, library_bytes)
+    seen, ran_out = replayed.run(room.typical_bytes, TYPICAL)
+    if ran_out is not None:
+        seen, _ = replayed.run(None, TYPICAL)
+    elastic = any(op.workspace is not None for trace in steps for op in trace.ops)
+    least = replayed.run(None, LOW)[0] if elastic else seen
+    most = replayed.run(None, HIGH)[0] if elastic else seen
+    fits = replayed.run(max(0, room.low_bytes - int(_highest(seen) * _ALLOCATED_MARGIN)), LOW)[1] is None
+    peak = _peak(seen, least, most, overhead, device.capacity_bytes if fits else None)
+    return CudaPrediction(peak, traces, tuple(seen), ran_out, fits, library_bytes, settings)
+
+
+def recorded(steps: Sequence[Trace], setting: Setting) -> CachingAllocator:
+    """The allocator after the same steps on a card without an end, with everything it did in its log."""
+    settings = AllocatorSettings.from_environment(setting.environment)
+    allocator = CachingAllocator(settings, record=True, total_bytes=setting.device.capacity_bytes)
+    replay = StepReplay(allocator, workspace_bytes(setting.device, setting.environment))
+    for trace in [*steps, *[steps[-1]] * (STEADY_STEPS - 1)]:
+        replay.run(trace)
+    return allocator
+
+
+def environment_setting(device: Device, torch_version: str = "") -> Setting:
+    """The setting of this process."""
+    return Setting(device, os.environ, torch_version)
+
+
+@dataclass(frozen=True)
+class _Replayed:
+    traces: tuple[Trace, ...]
+    device: Device
+    settings: AllocatorSettings
+    library_bytes: int
+
+    def run(self, capacity_bytes: int | None, end: int) -> tuple[list[StepPeak], RanOut | None]:
+        """Peaks of the steps until the end, or until memory runs out."""
+        allocator = CachingAllocator(self.settings, capacity_bytes, total_bytes=self.device.capacity_bytes)
+        replay = StepReplay(allocator, self.library_bytes, end)
+        peaks: list[StepPeak] = []
+        for place, trace in enumerate(self.traces):
+            try:
+                peaks.append(replay.run(trace))
+            except OutOfMemory as error:
+                return peaks, RanOut(place, replay.event, error)
+        return peaks, None
+
+
+def _room(device: Device, overhead: Span) -> Span:
+    """What is left for the allocator, by how much the libraries take."""
+    room = Span(*(device.capacity_bytes - taken for taken in reversed(overhead)))
+    if room.low_bytes <= 0:
+        raise UsageError(
+            f"{device.name} holds {device.capacity_bytes / MIB:.0f} MiB, and the CUDA context with its libraries takes up to "
+            f"{overhead.high_bytes / MIB:.0f} MiB of it", "choose a card with more memory")
+    return room
+
+
+def _uses_cudnn(ops: Sequence[Op]) -> bool:
+    return any("conv" in op.name or "cudnn" in op.name for op in ops)
+
+
+def _highest(steps: Sequence[StepPeak]) -> int:
+    return max((step.allocated_bytes for step in steps), default=0)
+
+
+def _reserved(steps: Sequence[StepPeak]) -> int:
+    return max((step.reserved_bytes for step in steps), default=0)
+
+
+def _peak(seen: Sequence[StepPeak], least: Sequence[StepPeak], most: Sequence[StepPeak], overhead: Span,
+          holds_bytes: int | None) -> Peak:
+    """`holds_bytes`: a card that is known to be enough, which the process therefore stays within."""
+    allocated, reserved = _highest(seen), _reserved(seen)
+    low, high = _below(_highest(least), _ALLOCATED_MARGIN), _above(max(allocated, _highest(most)), _ALLOCATED_MARGIN)
+    held_low, held_high = _below(_reserved(least), _RESERVED_MARGIN), _above(max(reserved, _reserved(most)), _RESERVED_MARGIN)
+    highest = held_high + overhead.high_bytes
+    if holds_bytes is not None:
+        highest = min(highest, holds_bytes)
+    return Peak(allocated, min(low, allocated), high, reserved, min(held_low, reserved), held_high,
+                reserved + overhead.typical_bytes, min(held_low, reserved) + overhead.low_bytes, highest)
+
+
+def _below(size: int, share: float) -> int:
+    return max(0, size - int(size * share) - _MARGIN_BYTES)
+
+
+def _above(size: int, share: float) -> int:
+    return size + int(size * share) + _MARGIN_BYTES

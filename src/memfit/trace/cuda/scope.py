@@ -1,0 +1,37 @@
+"""Everything that makes a trace one of a CUDA card, entered together and left together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from memfit.trace.cuda import attention, composites
+from memfit.trace.cuda.autocast import cuda_autocast
+from memfit.trace.cuda.devices import no_driver_needed
+from memfit.trace.cuda.optimizers import cuda_optimizers
+from memfit.trace.cuda.registering import overriding
+from memfit.trace.cuda.target import CudaTarget
+
+_entered: list[CudaTarget] = []
+
+
+@contextmanager
+def cuda_semantics(target: CudaTarget | None) -> Iterator[None]:
+    """Inside, operators on fake tensors act as on the target; None changes nothing. May be nested for one target.
+
+    Everything is as before when left: the process is the user's.
+    """
+    if target is None or (_entered and _entered[-1] == target):
+        yield
+        return
+    _entered.append(target)
+    try:
+        with ExitStack() as stack:
+            overrides = stack.enter_context(overriding())
+            composites.register(overrides, target)
+            attention.register(overrides, target)
+            for entered in (cuda_autocast(overrides), cuda_optimizers(), no_driver_needed()):
+                stack.enter_context(entered)
+            yield
+    finally:
+        _entered.pop()
