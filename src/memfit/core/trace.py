@@ -40,7 +40,8 @@ class Op:
     """One operator call. `bytes_moved` counts inputs read and outputs written; `recomputed` marks work done again
     in backward for a forward result; `scratch_bytes` live inside the kernel only; `reads` and `writes` index storages.
     `buffers` are the parts of the scratch memory where it has several; `workspace` says how little and how much a library
-    may take in place of `scratch_bytes` (low, typical, high), None where it is settled."""
+    may take in place of `scratch_bytes` (low, typical, high), None where it is settled. `autograd`: it runs inside a node of
+    the graph, which on a card is another thread."""
 
     name: str
     phase: str
@@ -54,6 +55,7 @@ class Op:
     writes: tuple[int, ...] = ()
     buffers: tuple[int, ...] = ()
     workspace: tuple[int, int, int] | None = None
+    autograd: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,11 +117,13 @@ class StepReplay:
         """Blocks for what is there before the step: those kept of the step before, else new ones."""
         missing: list[int] = []
         for index in range(trace.resident):
-            kept = self._kept.pop(trace.keys.get(index, -1), None)
-            if kept is None or kept[1].nbytes != trace.storages[index].nbytes:
+            key = trace.keys.get(index, -1)
+            kept = self._kept.get(key)
+            if kept is None or kept[1].nbytes != trace.storages[index].nbytes:  # keys are used again after a death
                 missing.append(index)
             else:
                 self._blocks[index] = kept[0]
+                del self._kept[key]
         alike: dict[tuple[int, str], list[Block]] = defaultdict(list)
         for block, storage in reversed(self._kept.values()):
             alike[storage.nbytes, storage.dtype].append(block)

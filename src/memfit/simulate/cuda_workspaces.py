@@ -36,7 +36,7 @@ def needs_workspace(op: Op) -> bool:
 
 def thread_of(op: Op) -> str:
     """Which of the two threads runs an operator."""
-    return "autograd" if op.phase == "backward" else "main"
+    return "autograd" if op.autograd else "main"
 
 
 def _configured(text: str) -> int:

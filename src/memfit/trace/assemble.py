@@ -39,9 +39,9 @@ def _storage(row: list[object], category: str) -> Storage:
 def _op(row: tuple[object, ...], place: list[int] | None) -> Op:
     if place is None:
         return Op(*row)  # type: ignore[arg-type]
-    *start, reads, writes, buffers, workspace = row
+    *start, reads, writes, buffers, workspace, autograd = row
     moved = (tuple(place[i] for i in indices) for indices in (reads, writes))  # type: ignore[union-attr]
-    return Op(*start, *moved, buffers, workspace)  # type: ignore[arg-type]
+    return Op(*start, *moved, buffers, workspace, autograd)  # type: ignore[arg-type]
 
 
 def _renumbered(call: ModuleCall, place: list[int]) -> ModuleCall:

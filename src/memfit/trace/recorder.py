@@ -87,6 +87,11 @@ class RecordingMode(FakeTensorMode):
             if facts.decomposes:  # really is several operators: record those
                 with self:
                     return func.decompose(*args, **kwargs)
+            if facts.parts is not None:
+                with self:
+                    made = facts.parts(args, kwargs)
+                if made is not None:
+                    return made
             self.last_operator = func
         instead = None
         if func in IN_PLACE:
@@ -188,7 +193,7 @@ class RecordingMode(FakeTensorMode):
             self._cost(outcome, facts, args, kwargs, out)
         recording.operator((facts.name, recording.phase, module, outcome.flops, outcome.moved_bytes,
                             outcome.scratch_bytes, outcome.dtype, recomputed, tuple(reads), tuple(writes),
-                            outcome.buffers, outcome.workspace))
+                            outcome.buffers, outcome.workspace, torch._C._current_autograd_node() is not None))
 
     def _fake(self, tensor: Any) -> Any:
         """A real tensor that the loss holds, as the fake that torch put in its place. It is the user's, not the job's: it

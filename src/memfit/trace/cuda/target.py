@@ -44,10 +44,11 @@ class CudaTarget:
         return 1536 if self.compute_capability in ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1)) else 2048
 
 
-def target_of(device: Device | CudaTarget | None) -> CudaTarget | None:
-    """The target for a device; None for one that is no CUDA card."""
+def target_of(device: Device | CudaTarget | None, torch_version: str = "") -> CudaTarget | None:
+    """The target for a device, with the kernels of a version of torch ("": the one here); None for one that is no card."""
     if device is None or isinstance(device, CudaTarget):
         return device
     if device.kind != "cuda":
         return None
-    return CudaTarget(device.compute_capability or _AMPERE, device.multiprocessors or _USUAL_MULTIPROCESSORS, device=device)
+    version = parse_version(torch_version) if torch_version else installed_version()
+    return CudaTarget(device.compute_capability or _AMPERE, device.multiprocessors or _USUAL_MULTIPROCESSORS, version, device)
