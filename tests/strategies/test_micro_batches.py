@@ -17,6 +17,7 @@ from memfit.core.strategy import Choice
 from memfit.core.trace import Trace
 from memfit.jobs import Job, run_step
 from memfit.jobs.weights import label_count
+from memfit.plan.explore import Explorer
 from memfit.strategies.exact.micro_batches import STRATEGY, batch_coupled, draws_random
 
 CPU = Device("cpu", "cpu", 1 << 40, {}, 1e10)
@@ -107,6 +108,16 @@ def test_fidelity_follows_the_model(kind: str) -> None:
     assert STRATEGY.fidelity(job_of(model), {"count": 1}) is Fidelity.BITWISE
     assert bool(batch_coupled(model)) == (expected is Fidelity.ADAPTED)
     assert bool(draws_random(model)) == (expected is Fidelity.RESAMPLED)
+
+
+def test_dropout_that_only_a_call_knows_of_is_seen_by_the_trace() -> None:
+    class Net(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+    for training, expected in ((True, Fidelity.RESAMPLED), (False, Fidelity.REORDERED)):
+        explorer = Explorer(job_of(Net(4, 4).train(training)), CPU)
+        assert STRATEGY.fidelity(explorer.fake, {"count": 2}) is expected
 
 
 def test_batch_norm_really_gives_another_result() -> None:

@@ -61,6 +61,7 @@ class Job:
         self.weight = weight
         self.zero_grad: ZeroGrad = zero_grad
         self.rules = StepRules()
+        self.draws_random = False  # whether a traced step of it was seen to
         self.name = ""
 
     @property

@@ -3,7 +3,7 @@ never gives a slower plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 
 from memfit.apply import conflict, strategies
@@ -12,9 +12,11 @@ from memfit.plan.checkpointing import Checkpointing
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.recomputing import Recomputing
 from memfit.plan.selection import Selection
+from memfit.plan.variants import BY_TRACE
 
 _PLAIN_BONUS = 0.97  # a mix must be predicted at least this much faster than plain to replace it where plain fits
 _TRIES = 24
+_BOUND_ERROR = 1.02  # a bound this far above the best simulated peak is not worth a trace
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,11 @@ class Point:
     choices: tuple[Choice, ...]
     high_bytes: int
     step_s: float
+
+    @property
+    def mix(self) -> str:
+        """Its strategies, whatever was selected on their trace."""
+        return repr([(c.name, None if c.name in BY_TRACE else c.settings) for c in self.choices])
 
     @property
     def order(self) -> tuple[float, int, int, str]:
@@ -63,28 +70,29 @@ def _composes(candidate: Candidate, choice: Choice) -> bool:
 
 def fastest(explorer: Explorer, ranked: list[Point], budget_bytes: int) -> Candidate | None:
     """The fastest point that, applied, traced and simulated, fits; None if none does."""
-    for point in _worth_trying(ranked, budget_bytes):
-        candidate = explorer.candidate(point.choices)
-        if isinstance(candidate, Candidate) and candidate.simulation.peak.high_bytes <= budget_bytes:
-            return candidate
-    return None
-
-
-def _worth_trying(ranked: list[Point], budget_bytes: int) -> Iterator[Point]:
+    above: dict[str, float] = {}  # by mix: how far its last simulation lay above the bound
     tried = 0
     for point in ranked:
-        if point.high_bytes <= budget_bytes * 1.01:
-            yield point
-            tried += 1
-            if tried == _TRIES:
-                break
-    yield from _lowest(ranked)
+        if point.high_bytes * above.get(point.mix, 1.0) > 1.01 * budget_bytes:
+            continue
+        candidate = explorer.candidate(point.choices)
+        if isinstance(candidate, Candidate):
+            if candidate.simulation.peak.high_bytes <= budget_bytes:
+                return candidate
+            above[point.mix] = max(1.0, candidate.simulation.peak.high_bytes / point.high_bytes)
+        tried += 1
+        if tried == _TRIES:
+            break
+    lowest = smallest(explorer, ranked)
+    return lowest if lowest.simulation.peak.high_bytes <= budget_bytes else None
 
 
 def smallest(explorer: Explorer, ranked: list[Point]) -> Candidate:
-    """The candidate with the lowest simulated upper end among the lowest bounds."""
+    """The candidate with the lowest simulated upper end, among the lowest bound of every mix."""
     best = explorer.plain
     for point in _lowest(ranked):
+        if point.high_bytes > _BOUND_ERROR * best.simulation.peak.high_bytes:
+            break
         candidate = explorer.candidate(point.choices)
         if isinstance(candidate, Candidate) and _key(candidate) < _key(best):
             best = candidate
@@ -92,10 +100,14 @@ def smallest(explorer: Explorer, ranked: list[Point]) -> Candidate:
 
 
 def _lowest(ranked: list[Point]) -> list[Point]:
-    """Points with the lowest bounds, of each way to treat saved tensors a few."""
-    upwards = sorted(ranked, key=lambda p: (p.high_bytes, p.order))
-    checkpointed = [p for p in upwards if any(c.name == "checkpoint" for c in p.choices)]
-    return list({repr(p.choices): p for p in (*upwards[:3], *checkpointed[:2])}.values())
+    """Of every mix the two points with the lowest bounds, upwards."""
+    seen: Counter[str] = Counter()
+    kept: list[Point] = []
+    for point in sorted(ranked, key=lambda p: (p.high_bytes, p.order)):
+        seen[point.mix] += 1
+        if seen[point.mix] <= 2:
+            kept.append(point)
+    return kept
 
 
 def _key(candidate: Candidate) -> tuple[int, float]:

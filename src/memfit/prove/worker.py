@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from memfit.apply import plan_fidelity
 from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import Choice
 from memfit.jobs import Job
@@ -47,7 +46,7 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
             job = make()
             _ = job.model, job.optimizer, job.scheduler
         seed_everything(spec["seed"])
-        fidelity = plan_fidelity(job, [Choice(one["name"], one.get("settings") or {}) for one in spec["plan"]])
+        fidelity = Fidelity.parse(spec["fidelity"])
         with Session(job, choices, profile_peaks=False) as session:
             if not spec.get("folder"):
                 for _ in range(spec["steps"]):
@@ -74,7 +73,7 @@ def _compared(spec: Mapping[str, Any], session: Session, fidelity: Fidelity, enc
     """The steps that are compared, then timed ones (with dropout as the job has it); then, outside the limit that the
     profiler would take its memory of, a measured one."""
     job, folder = session.job, Path(spec["folder"])
-    silent = fidelity.rank >= Fidelity.RESAMPLED.rank and has_dropout(job.model)
+    silent = fidelity is Fidelity.RESAMPLED or (fidelity.rank > Fidelity.RESAMPLED.rank and has_dropout(job.model))
     with dropout_off(job.model) if silent else nullcontext():
         losses = _losses(session, folder, spec["steps"], spec["seed"])
     write_final(folder, job, states=fidelity is Fidelity.BITWISE)

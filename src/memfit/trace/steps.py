@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from memfit.core.device import Device
 from memfit.core.errors import MemfitError, Untraceable
 from memfit.core.trace import Repeat, Trace
 from memfit.jobs import Job, batches, run_step
@@ -24,6 +25,8 @@ from memfit.trace.building import (
     unrecognised,
 )
 from memfit.trace.categories import categorise
+from memfit.trace.cuda import CudaTarget, target_of
+from memfit.trace.drawing import draws_random
 from memfit.trace.fakes import FakeWorld, fake_job
 from memfit.trace.modules import module_stack
 from memfit.trace.recorder import RecordingMode
@@ -38,9 +41,10 @@ class Traces:
     steady: Trace
 
 
-def trace_job(job: Job) -> Traces:
-    """Both steps of a job, on a fake copy of it. Raises Untraceable, naming operator and module."""
-    world = FakeWorld()
+def trace_job(job: Job, device: Device | CudaTarget | None = None) -> Traces:
+    """Both steps of a job, on a fake copy of it, as a device would run them (None: the CPU). Raises Untraceable, naming
+    operator and module."""
+    world = FakeWorld(target_of(device))
     fake = fake_job(job, world)
     return Traces(trace_step(fake, world), trace_step(fake, world))
 
@@ -64,9 +68,10 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
     weight = fake.weight
     if len(parts) > 1:
         fake.weight = _counts_one  # a part that would be left out needs no more memory than one that counts
-    with quiet_failures(), no_collection(), random_states_kept(), converting(), unrecognised(), mode.record(recording):
+    with (world.semantics(), quiet_failures(), no_collection(), random_states_kept(), converting(), unrecognised(),
+          mode.record(recording)):
         recording.begin_phase("before")
-        _adopt_resident(fake, recording)
+        _adopt_resident(fake, recording, world.target is not None)
         buffers = _buffers(fake, recording)
         with module_stack(fake.model, mode) as stack, _gradients_noted(fake, recording) as gradients:
             _run(fake, parts, mode, on_phase)
@@ -75,6 +80,7 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
         categories = categorise(fake, recording, gradients)
         strangers = _strangers(recording, categories)
     fake.weight = weight
+    fake.draws_random = fake.draws_random or draws_random(recording.ops)
     if strangers:
         clear_caches_holding(mode)
     repeats = (Repeat(marks[1], marks[2], times),) if times else ()
@@ -119,7 +125,9 @@ def _counts_one(part: Any) -> float:
     return 1.0
 
 
-def _adopt_resident(fake: Job, recording: Recording) -> None:
+def _adopt_resident(fake: Job, recording: Recording, on_card: bool) -> None:
+    if on_card:
+        _adopt_as_moved(fake.model, recording)
     for parameter in fake.model.parameters():
         recording.index_of(parameter, "parameters")
         if parameter.grad is not None:
@@ -131,6 +139,18 @@ def _adopt_resident(fake: Job, recording: Recording) -> None:
             recording.index_of(tensor, "optimizer_state")
     for tensor in batches.tensors(fake.batch):
         recording.index_of(tensor, "inputs")
+
+
+def _adopt_as_moved(module: torch.nn.Module, recording: Recording) -> None:
+    """In the order in which `model.to(card)` copies: children first, then a module's own parameters and buffers."""
+    for child in module.children():
+        _adopt_as_moved(child, recording)
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            recording.index_of(parameter, "parameters")
+    for buffer in module._buffers.values():
+        if buffer is not None:
+            recording.index_of(buffer, "buffers")
 
 
 def _buffers(fake: Job, recording: Recording) -> dict[int, list[str]]:

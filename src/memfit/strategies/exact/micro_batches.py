@@ -33,7 +33,8 @@ class MicroBatches:
             return Fidelity.BITWISE
         if batch_coupled(job.model):
             return Fidelity.ADAPTED
-        return Fidelity.RESAMPLED if draws_random(job.model) else Fidelity.REORDERED
+        drawn = job.draws_random or draws_random(job.model)
+        return Fidelity.RESAMPLED if drawn else Fidelity.REORDERED
 
     def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
         """Counts 2, 4, 8, ... that make the largest part smaller, up to one sample a part; two where BatchNorm
@@ -69,7 +70,8 @@ def batch_coupled(model: nn.Module) -> list[str]:
 
 
 def draws_random(model: nn.Module) -> list[str]:
-    """Paths of modules that draw random numbers now: dropout and its like, by module, by attribute or by config."""
+    """Paths of modules that draw random numbers now: dropout and its like, by module, by attribute or by config. A probability
+    that only a functional call holds is seen by a trace (`job.draws_random`)."""
     return [path for path, module in model.named_modules() if module.training and _draws(module)]
 
 
