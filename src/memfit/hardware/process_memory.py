@@ -20,10 +20,11 @@ SOURCES: dict[str, str] = {
                "(pytorch#28394); RTX 6000 Ada, torch 2.10+cu130, 426 MiB (unsloth-zoo#1053)",
     "context on large chips": "less local memory: A100-80GB, torch 2.1.1+cu121, 0.47 GiB (stas00/ml-engineering, training/"
                               "performance); 0.71 GiB before the first allocation (same, debug/pytorch)",
-    "lazy kernels": "about 5 % of a library's kernels are used (NVIDIA forum 261135) of the 1.31 GiB that all take "
-                    "(A100-80GB, torch 1.10.2: 1.78 GiB with the context); at most all of torch's own, 0.45 GiB (A100-80GB, "
-                    "torch 2.1.1, eager against lazy; both stas00/ml-engineering)",
-    "lazy convolutions": "once more the same share for cuDNN's kernels; no published figure, so the range is wide",
+    "lazy kernels": "about 5 % of the libraries' kernels are used (NVIDIA forum 261135) of the 1.31 GiB that all take "
+                    "(A100-80GB, torch 1.10.2: 1.78 GiB with the context, stas00/ml-engineering); range: a first allocation "
+                    "under lazy loading, 300 (pytorch#107667) to 400 MiB (pytorch#109888, both a maintainer), less the "
+                    "context of 256 MiB",
+    "lazy convolutions": "the usual share once more at the upper end: cuDNN's engines; no published figure",
     "eager kernels": "less the context: GTX 1080, torch 1.8.2+cu101, 721 MiB, RTX 3090, torch 1.8.2+cu111, 1687 MiB "
                      "(pytorch#55277); Titan V, torch 1.3+cu101, 1007 MiB (pytorch#28394); A100-80GB, torch 1.10.2, 1.78 GiB, "
                      "torch 2.1.1, 0.92 GiB (stas00/ml-engineering)",
@@ -94,9 +95,7 @@ def _context(device: Device) -> Span:
 
 def _modules(device: Device, torch_version: str, convolutions: bool) -> Span:
     lazily = _loads_lazily(torch_version)
-    lazy = _span_mib((16, 67, 461))
-    if convolutions:
-        lazy += _span_mib((16, 67, 461))
+    lazy = _span_mib((16, 67, 144 + 67 if convolutions else 144))
     if lazily:
         return lazy
     eager = _span_mib((460, 1344, 1431) if _is_ampere(device) else (522, 1016, 1431))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from memfit.jobs.flops import flop_formula, flops_of
 from memfit.trace import kernels, metas
 from memfit.trace.cuda import CudaTarget
+from memfit.trace.cuda import convolution as cuda_convolution
 from memfit.trace.cuda import kernels as cuda_kernels
 from memfit.trace.cuda import metas as cuda_metas
 
@@ -23,12 +24,14 @@ _Key = torch._C.DispatchKey
 
 @dataclass(frozen=True)
 class Semantics:
-    """A device's kernels: their scratch memory, where the fake results differ, and operators that stay whole."""
+    """A device's kernels: their scratch memory, where the fake results differ, operators that stay whole, and those that
+    are made in parts (`parts(args, kwargs)` gives the result by smaller calls, or None for a call that is one already)."""
 
     scratch: Callable[[Any], Callable[..., Any] | None]
     corrections: Mapping[Any, Callable[..., Any]]
     instead: Mapping[Any, Callable[..., Any]]
     whole: frozenset[Any] = frozenset()
+    parts: Mapping[Any, Callable[[Any, Any], Any]] = field(default_factory=dict)
 
 
 CPU = Semantics(kernels.scratch_function, metas.CORRECTIONS, metas.INSTEAD)
@@ -39,7 +42,7 @@ def semantics_of(target: CudaTarget | None) -> Semantics:
     if target is None:
         return CPU
     scratch = partial(_scratch_on, target)
-    return Semantics(scratch, cuda_metas.CORRECTIONS, cuda_metas.INSTEAD, cuda_metas.WHOLE)
+    return Semantics(scratch, cuda_metas.CORRECTIONS, cuda_metas.INSTEAD, cuda_metas.WHOLE, cuda_convolution.PARTS)
 
 
 def _scratch_on(target: CudaTarget, func: Any) -> Callable[..., Any] | None:
@@ -50,8 +53,8 @@ class Facts:
     """Facts about one operator overload. `quiet` operators move no data and own no storage; `by_shape`: shapes decide
     what it gives."""
 
-    __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "instead", "mutable", "name", "quiet", "random",
-                 "scratch", "shape_from_values", "writes")
+    __slots__ = ("by_shape", "correct", "counts_flops", "decomposes", "instead", "mutable", "name", "parts", "quiet",
+                 "random", "scratch", "shape_from_values", "writes")
 
     def __init__(self, func: Any, semantics: Semantics = CPU) -> None:
         schema = getattr(func, "_schema", None)
@@ -69,6 +72,7 @@ class Facts:
         self.correct: Callable[[Any, Any, Any], Any] | None = semantics.corrections.get(func)
         self.instead: Callable[[Any, Any, Any], Any] | None = semantics.instead.get(func)
         self.scratch: Callable[..., Any] | None = semantics.scratch(func)
+        self.parts: Callable[[Any, Any], Any] | None = semantics.parts.get(func)
 
     def flops(self, args: Any, kwargs: Any, out: Any) -> int:
         """Floating-point operations of one call; 0 where no formula is known or it does not know this form."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from memfit.trace.cuda import fused_attention, indexing, normalization, products, reductions
+from memfit.trace.cuda import convolution, fused_attention, indexing, normalization, products, recurrent, reductions
 from memfit.trace.cuda.sizes import Taken
 from memfit.trace.cuda.target import CudaTarget
 from memfit.trace.kernels import copies
@@ -30,7 +30,7 @@ def _alike(row: Callable[[Any, Any, Any], int]) -> Scratch:
 
 SCRATCH: dict[Any, Scratch] = {func: _alike(row) for func, row in copies.SCRATCH.items() if func not in _CPU_ONLY}
 SCRATCH[aten.where.self] = _alike(where)
-for _room in (fused_attention, indexing, normalization, products, reductions):
+for _room in (convolution, fused_attention, indexing, normalization, products, recurrent, reductions):
     SCRATCH.update(_room.SCRATCH)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from memfit.trace.cuda import attention, composites
+from memfit.trace.cuda import attention, composites, recurrent
 from memfit.trace.cuda.autocast import cuda_autocast
 from memfit.trace.cuda.devices import no_driver_needed
 from memfit.trace.cuda.optimizers import cuda_optimizers
@@ -30,6 +30,7 @@ def cuda_semantics(target: CudaTarget | None) -> Iterator[None]:
             overrides = stack.enter_context(overriding())
             composites.register(overrides, target)
             attention.register(overrides, target)
+            recurrent.register(overrides, target)
             for entered in (cuda_autocast(overrides), cuda_optimizers(), no_driver_needed()):
                 stack.enter_context(entered)
             yield
