@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from memfit.core.files import write_atomic
+from memfit.core.files import toml_text, write_atomic
 
 _html_renderer: list[Callable[[Result], str]] = []
 
@@ -44,8 +44,10 @@ class Result:
         return plain(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON document beside `path`, then rename."""
-        write_atomic(Path(path), json.dumps(self.to_dict(), indent=2) + "\n")
+        """Write the document beside `path`, then rename: TOML if the name ends in `.toml`, else JSON. Raises UsageError
+        if it cannot be written."""
+        toml = Path(path).suffix == ".toml"
+        write_atomic(Path(path), toml_text(self.to_dict()) if toml else json.dumps(self.to_dict(), indent=2) + "\n")
 
     def _repr_html_(self) -> str:
         return _html_renderer[0](self) if _html_renderer else f"<pre>{self!r}</pre>"
@@ -101,7 +103,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Estimate(Result):
-    """`fits` says whether a CUDA card has room for it, also at the upper end; None on the CPU."""
+    """`fits` says whether a CUDA card, of `capacity_bytes`, has room for it, also at the upper end; None on the CPU."""
 
     schema: ClassVar[str] = "memfit.estimate/1"
     target: str
@@ -116,6 +118,7 @@ class Estimate(Result):
     notes: tuple[str, ...] = ()
     timeline: Timeline | None = field(default=None, metadata={"hidden": True})
     fits: bool | None = None
+    capacity_bytes: int | None = None
 
 
 @dataclass(frozen=True)

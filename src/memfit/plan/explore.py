@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from memfit.apply import apply_choices
 from memfit.core.device import Device
 from memfit.core.errors import MemfitError
@@ -13,6 +15,9 @@ from memfit.core.trace import Trace
 from memfit.jobs import Job
 from memfit.simulate import Simulation, simulate
 from memfit.trace import FakeWorld, fake_job, trace_step
+from memfit.trace.cuda import target_of
+
+HOOKED = ("recompute",)  # see every operator of forward from Python
 
 
 @dataclass(frozen=True)
@@ -25,14 +30,18 @@ class Candidate:
 
 
 class Explorer:
-    """One fake copy of a job, traced under different choices. Each set of choices is traced once."""
+    """One fake copy of a job, traced under different choices. Each set of choices is traced once.
 
-    def __init__(self, job: Job, device: Device) -> None:
+    `torch_version` is the one whose kernels and libraries a card runs, where that is not the one here.
+    """
+
+    def __init__(self, job: Job, device: Device, torch_version: str = "") -> None:
         self.device = device
-        self._world = FakeWorld()
+        self.torch_version = torch_version or torch.__version__
+        self._world = FakeWorld(target_of(device, torch_version))
         self.fake = fake_job(job, self._world)
         self.first = trace_step(self.fake, self._world)
-        self.plain = Candidate((), *self._traced())
+        self.plain = Candidate((), *self._traced(self.first))
         self._known: dict[str, Candidate | str] = {}
         self.traced = 0
 
@@ -52,13 +61,13 @@ class Explorer:
         except MemfitError as error:
             return error.message
         try:
-            return Candidate(choices, *self._traced())
+            return Candidate(choices, *self._traced(hooked=any(one.name in HOOKED for one in choices)))
         except MemfitError as error:
             return error.message
         finally:
             undo()
             self.fake.optimizer.zero_grad(set_to_none=True)
 
-    def _traced(self) -> tuple[Trace, Simulation]:
+    def _traced(self, first: Trace | None = None, *, hooked: bool = False) -> tuple[Trace, Simulation]:
         trace = trace_step(self.fake, self._world)
-        return trace, simulate(trace, self.device)
+        return trace, simulate(trace, self.device, hooked=hooked, first=first, torch_version=self.torch_version)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import memfit
 from memfit.apply import plan_code, plan_fidelity, strategies
@@ -20,6 +20,7 @@ from memfit.core.results import (
     Rejected,
 )
 from memfit.core.strategy import Choice
+from memfit.core.trace import Trace
 from memfit.core.units import is_share, parse_size
 from memfit.jobs import Job
 from memfit.jobs.identity import model_hash
@@ -30,24 +31,42 @@ from memfit.plan.reasons import left_out, spared, why
 from memfit.plan.search import Point, fastest, frontier, points, smallest
 from memfit.plan.target import target_device
 from memfit.plan.variants import variants
-from memfit.simulate import simulate
+from memfit.simulate import Simulation, simulate
 from memfit.strategies.exact.checkpoint import unfit
 
+OnSteps = Callable[[Sequence[Trace], Device], None]
 
-def estimate_job(job: Job, *, device: str | Device | None = None, choices: Sequence[Choice] = (), target: str = "") -> Estimate:
-    """What a training step needs on a device; nothing runs. Raises Untraceable if the step cannot be traced."""
+
+def estimate_job(job: Job, *, device: str | Device | None = None, choices: Sequence[Choice] = (), target: str = "",
+                 torch_version: str = "", on_steps: OnSteps | None = None) -> Estimate:
+    """What a training step needs on a device; nothing runs. `torch_version` is the one whose CUDA kernels and libraries are
+    meant, where that is not the one here; `on_steps` sees the traces that were simulated. Raises Untraceable if the step
+    cannot be traced."""
     began = time.perf_counter()
     where = target_device(device)
-    explorer = Explorer(job, where)
+    explorer = Explorer(job, where, torch_version)
     candidate = explorer.candidate(choices)
     if isinstance(candidate, str):
         raise UsageError(f"the plan does not apply to this job: {candidate}", "make a new plan for it")
-    seen = candidate.simulation
-    first = simulate(explorer.first, where) if not choices else seen
+    if on_steps is not None:
+        on_steps([candidate.trace] if choices else [explorer.first, candidate.trace], where)
+    first = _first_peak(explorer, candidate)
+    return estimate_of(candidate.trace, candidate.simulation, first, where, target or job.name, began)
+
+
+def estimate_of(trace: Trace, seen: Simulation, first_peak_bytes: int, where: Device, target: str, began: float) -> Estimate:
+    """A simulation as an estimate; `began` is when its making did, by `time.perf_counter`."""
     return Estimate(
-        target=target or job.name, device=where.name, peak=seen.peak, first_step_peak_bytes=first.peak.allocated_bytes,
-        at_peak=seen.at_peak, largest=seen.largest, step_s=seen.step_s, took_s=time.perf_counter() - began,
-        notes=candidate.trace.notes, timeline=seen.timeline)
+        target=target, device=where.name, peak=seen.peak, first_step_peak_bytes=first_peak_bytes, at_peak=seen.at_peak,
+        largest=seen.largest, step_s=seen.step_s, took_s=time.perf_counter() - began, notes=(*trace.notes, *seen.notes),
+        timeline=seen.timeline, fits=seen.fits, capacity_bytes=where.capacity_bytes if where.kind == "cuda" else None)
+
+
+def _first_peak(explorer: Explorer, candidate: Candidate) -> int:
+    if candidate.simulation.first_step_peak_bytes is not None:
+        return candidate.simulation.first_step_peak_bytes
+    first = simulate(explorer.first, explorer.device) if not candidate.choices else candidate.simulation
+    return first.peak.allocated_bytes
 
 
 def make_plan(
@@ -80,7 +99,9 @@ def make_plan(
     floor = smallest(explorer, ranked)
     found = fastest(explorer, ranked, budget_bytes)
     fits = found is not None
-    chosen = spared(explorer, found, budget_bytes) if found is not None else floor
+    chosen = spared(explorer, found[0], budget_bytes) if found is not None else floor
+    step_s = min(found[1], chosen.simulation.step_s) if found is not None and chosen is not found[0] else (
+        found[1] if found is not None else floor.simulation.step_s)
     floor_bytes = min(floor.simulation.peak.high_bytes, chosen.simulation.peak.high_bytes)
     plain = explorer.plain.simulation
     largest = None
@@ -89,10 +110,10 @@ def make_plan(
     return Plan(
         target=target or job.name, device=where.name, budget=Budget(budget_bytes, host_bytes), fits=fits,
         fidelity=plan_fidelity(explorer.fake, chosen.choices).value, strategies=_planned(explorer, chosen, budget_bytes),
-        predicted=Predicted(chosen.simulation.peak, chosen.simulation.step_s),
-        baseline=Predicted(plain.peak, plain.step_s), slowdown=chosen.simulation.step_s / max(plain.step_s, 1e-12),
+        predicted=Predicted(chosen.simulation.peak, step_s),
+        baseline=Predicted(plain.peak, plain.step_s), slowdown=step_s / max(plain.step_s, 1e-12),
         floor_bytes=floor_bytes, rejected=_rejected(explorer, mixes.rejected, ranked, chosen, budget_bytes),
-        frontier=_frontier(explorer, ranked, chosen), largest_batch=largest, took_s=time.perf_counter() - began,
+        frontier=_frontier(explorer, ranked, chosen, step_s), largest_batch=largest, took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), memfit_version=memfit.__version__,
         notes=(*notes, *budget_note, *chosen.trace.notes), timeline=chosen.simulation.timeline,
         baseline_timeline=plain.timeline, source=plan_code(chosen.choices, explorer.fake))
@@ -101,7 +122,8 @@ def make_plan(
 def _budget(budget: str | int | None, explorer: Explorer, device: Device) -> tuple[int, tuple[str, ...]]:
     if budget is None:
         free, source = free_bytes(device)
-        return free, (f"no budget given: it is what is free now ({source})",)
+        return free, (f"no budget given: it is {source}" if device.kind != "cpu" else
+                      f"no budget given: it is what is free now ({source})",)
     peak = explorer.plain.simulation.peak
     whole = peak.allocated_bytes if device.kind == "cpu" else peak.high_bytes
     return parse_size(budget, whole_bytes=whole), ()
@@ -127,7 +149,7 @@ def _rejected(
     return (*early, *(Rejected(name, left_out(name, ranked, chosen, budget_bytes)) for name in others))
 
 
-def _frontier(explorer: Explorer, ranked: list[Point], chosen: Candidate) -> tuple[FrontierPoint, ...]:
+def _frontier(explorer: Explorer, ranked: list[Point], chosen: Candidate, step_s: float) -> tuple[FrontierPoint, ...]:
     plain_s = max(explorer.plain.simulation.step_s, 1e-12)
     shown = []
     for point in frontier(ranked):
@@ -136,7 +158,7 @@ def _frontier(explorer: Explorer, ranked: list[Point], chosen: Candidate) -> tup
         simulated = not point.choices
         shown.append(FrontierPoint(point.high_bytes, point.step_s / plain_s, _named(point.choices), simulated))
     seen = chosen.simulation
-    shown.append(FrontierPoint(seen.peak.high_bytes, seen.step_s / plain_s, _named(chosen.choices), True))
+    shown.append(FrontierPoint(seen.peak.high_bytes, step_s / plain_s, _named(chosen.choices), True))
     return tuple(sorted(shown, key=lambda p: (p.slowdown, p.peak_bytes)))
 
 

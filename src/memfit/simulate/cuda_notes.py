@@ -21,8 +21,8 @@ def cuda_notes(seen: CudaPrediction, device: Device) -> tuple[str, ...]:
     used = seen.steps[seen.highest].fragmentation
     idle = max(0, used.idle_bytes)
     if idle > _WORTH_A_NOTE * used.reserved_bytes:
-        notes.append(f"at the peak {_mib(idle)} of {_mib(used.reserved_bytes)} reserved are free, in {used.free_blocks} blocks, "
-                     f"the largest of {_mib(used.largest_free_bytes)}")
+        notes.append(f"at the peak {_mib(idle)} of {_mib(used.reserved_bytes)} reserved are free, "
+                     f"in {used.free_blocks} blocks, the largest of {_mib(used.largest_free_bytes)}")
     return (*notes, *seen.settings.notes)
 
 

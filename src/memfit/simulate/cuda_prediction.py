@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from memfit.core.device import Device
 from memfit.core.errors import UsageError
 from memfit.core.results import Peak
-from memfit.core.trace import Op, Trace
+from memfit.core.trace import Trace
 from memfit.core.units import MIB
 from memfit.hardware.process_memory import Span, overhead_range
 from memfit.simulate.cuda_allocator import CachingAllocator
@@ -51,36 +52,24 @@ class Setting:
     torch_version: str = ""
 
 
-def predict(steps: Sequence[Trace], setting: Setting) -> CudaPrediction:
-    """Replay traces in order, the last one once more. Raises UsageError for settings that do not parse, and for a card that
-    does not even hold the context."""
+def predict(steps: Sequence[Trace], setting: Setting, replays: Replays | None = None) -> CudaPrediction:
+    """Replay traces in order, the last one once more. `replays` of the same steps may be given, which several cards share.
+
+    Raises UsageError for settings that do not parse, and for a card that does not even hold the context.
+    """
     device = setting.device
     settings = AllocatorSettings.from_environment(setting.environment)
-    traces = (*steps, *[steps[-1]] * (STEADY_STEPS - 1))
-    ops = [op for trace in steps[:1] for op in trace.ops]
-    overhead = overhead_range(device, setting.torch_version, convolutions=_uses_cudnn(ops))
+    replays = replays or Replays(steps)
+    overhead = overhead_range(device, setting.torch_version, convolutions=replays.uses_cudnn)
     room = _room(device, overhead)
-    library_bytes = workspace_bytes(device, setting.environment)
-    replayed = _Replayed(traces, device, settings, library_bytes)
-    seen, ran_out = replayed.run(room.typical_bytes, TYPICAL)
-    if ran_out is not None:
-        seen, _ = replayed.run(None, TYPICAL)
-    elastic = any(op.workspace is not None for trace in steps for op in trace.ops)
-    least = replayed.run(None, LOW)[0] if elastic else seen
-    most = replayed.run(None, HIGH)[0] if elastic else seen
-    fits = replayed.run(max(0, room.low_bytes - int(_highest(seen) * _ALLOCATED_MARGIN)), LOW)[1] is None
-    peak = _peak(seen, least, most, overhead, device.capacity_bytes if fits else None)
-    return CudaPrediction(peak, traces, tuple(seen), ran_out, fits, library_bytes, settings)
-
-
-def recorded(steps: Sequence[Trace], setting: Setting) -> CachingAllocator:
-    """The allocator after the same steps on a card without an end, with everything it did in its log."""
-    settings = AllocatorSettings.from_environment(setting.environment)
-    allocator = CachingAllocator(settings, record=True, total_bytes=setting.device.capacity_bytes)
-    replay = StepReplay(allocator, workspace_bytes(setting.device, setting.environment))
-    for trace in [*steps, *[steps[-1]] * (STEADY_STEPS - 1)]:
-        replay.run(trace)
-    return allocator
+    card = _Card(device.capacity_bytes, settings, workspace_bytes(device, setting.environment))
+    endless, _ = replays.run(card, None, TYPICAL)
+    seen, ran_out = replays.run(card, room.typical_bytes, TYPICAL)
+    least, most = (replays.run(card, None, end)[0] for end in (LOW, HIGH))
+    _, tight = replays.run(card, max(0, room.low_bytes - int(_highest(endless) * _ALLOCATED_MARGIN)), LOW)
+    shown = endless if ran_out is not None else seen
+    peak = _peak(shown, least, most, overhead, None if tight is not None else device.capacity_bytes)
+    return CudaPrediction(peak, replays.traces, tuple(shown), ran_out, tight is None, card.library_bytes, settings)
 
 
 def environment_setting(device: Device, torch_version: str = "") -> Setting:
@@ -88,17 +77,45 @@ def environment_setting(device: Device, torch_version: str = "") -> Setting:
     return Setting(device, os.environ, torch_version)
 
 
-@dataclass(frozen=True)
-class _Replayed:
-    traces: tuple[Trace, ...]
-    device: Device
+class _Card(NamedTuple):
+    """What the allocator's work depends on."""
+
+    total_bytes: int
     settings: AllocatorSettings
     library_bytes: int
 
-    def run(self, capacity_bytes: int | None, end: int) -> tuple[list[StepPeak], RanOut | None]:
-        """Peaks of the steps until the end, or until memory runs out."""
-        allocator = CachingAllocator(self.settings, capacity_bytes, total_bytes=self.device.capacity_bytes)
-        replay = StepReplay(allocator, self.library_bytes, end)
+
+Outcome = tuple[list[StepPeak], "RanOut | None"]
+
+
+class Replays:
+    """A job's steps through the allocator, each way once: on a card without an end the outcome is that of every card that
+    is large enough for it."""
+
+    def __init__(self, steps: Sequence[Trace]) -> None:
+        self.traces = (*steps, *[steps[-1]] * (STEADY_STEPS - 1))
+        ops = [op for trace in steps for op in trace.ops]
+        self.uses_cudnn = any("conv" in op.name or "cudnn" in op.name for op in ops)
+        self._elastic = any(op.workspace is not None for op in ops)
+        self._known: dict[tuple[AllocatorSettings, int, int], list[StepPeak]] = {}
+
+    def run(self, card: _Card, capacity_bytes: int | None, end: int) -> Outcome:
+        """Peaks of the steps to the end, or until memory runs out; `end` is that of elastic workspaces."""
+        end = end if self._elastic else TYPICAL
+        key = (card.settings, card.library_bytes, end)
+        if key not in self._known:
+            endless = replace(card.settings, memory_fraction=None)
+            self._known[key], _ = self._replay(card._replace(settings=endless), None, end)
+        peaks = self._known[key]
+        if capacity_bytes is None:
+            return peaks, None
+        limit = min(capacity_bytes, card.settings.fraction_bytes(card.total_bytes))
+        roomy = max(step.reserved_bytes for step in peaks) <= limit and not card.settings.garbage_collection_threshold
+        return (peaks, None) if roomy else self._replay(card, capacity_bytes, end)
+
+    def _replay(self, card: _Card, capacity_bytes: int | None, end: int) -> Outcome:
+        allocator = CachingAllocator(card.settings, capacity_bytes, total_bytes=card.total_bytes)
+        replay = StepReplay(allocator, card.library_bytes, end)
         peaks: list[StepPeak] = []
         for place, trace in enumerate(self.traces):
             try:
@@ -116,10 +133,6 @@ def _room(device: Device, overhead: Span) -> Span:
             f"{device.name} holds {device.capacity_bytes / MIB:.0f} MiB, and the CUDA context with its libraries takes up to "
             f"{overhead.high_bytes / MIB:.0f} MiB of it", "choose a card with more memory")
     return room
-
-
-def _uses_cudnn(ops: Sequence[Op]) -> bool:
-    return any("conv" in op.name or "cudnn" in op.name for op in ops)
 
 
 def _highest(steps: Sequence[StepPeak]) -> int:

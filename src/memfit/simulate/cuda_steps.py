@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memfit.core.trace import Kind, Op, Storage, Trace
@@ -54,8 +55,9 @@ class StepReplay:
         """The event that was replayed last."""
         return self._event
 
-    def run(self, trace: Trace) -> StepPeak:
-        """One step. Raises OutOfMemory; `event` then says where."""
+    def run(self, trace: Trace, times_us: Sequence[float] | None = None) -> StepPeak:
+        """One step; `times_us` are the times of its events, for the allocator's log. Raises OutOfMemory; `event` then says
+        where."""
         stats = self.allocator.stats
         self._event = -1
         self._blocks = [None] * len(trace.storages)
@@ -65,6 +67,8 @@ class StepReplay:
         peak_event = -1
         for position in _order(trace):
             self._event = position
+            if times_us is not None:
+                self.allocator.now_us = int(times_us[position])
             self._play(trace, position)
             if stats.peak_allocated_bytes > self._peak:
                 self._peak, peak_event = stats.peak_allocated_bytes, position

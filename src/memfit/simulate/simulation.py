@@ -11,6 +11,9 @@ from memfit.core.results import AtPeak, LargeTensor, Peak, Timeline
 from memfit.core.trace import CATEGORIES, Kind, Op, Trace
 from memfit.core.units import KIB, MIB
 from memfit.simulate.clock import step_seconds
+from memfit.simulate.cuda_notes import cuda_notes
+from memfit.simulate.cuda_prediction import Replays, Setting, environment_setting, predict
+from memfit.simulate.cuda_workspaces import needs_workspace, thread_of
 
 LARGEST = 10
 _POINTS = 600
@@ -21,7 +24,11 @@ _CPU_PROCESS_BYTES = 160 * MIB  # what a warm Python process with torch holds be
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a step needs on a device, and how long it takes. `peak_event` indexes the trace's events."""
+    """What a step needs on a device, and how long it takes. `peak_event` indexes the trace's events.
+
+    For a CUDA card `fits` says whether the card has room for it, and `notes` where it would run out, and how reserved
+    memory is used at the peak.
+    """
 
     peak: Peak
     at_peak: AtPeak
@@ -29,12 +36,24 @@ class Simulation:
     timeline: Timeline
     step_s: float
     peak_event: int
+    first_step_peak_bytes: int | None = None
+    fits: bool | None = None
+    notes: tuple[str, ...] = ()
 
 
-def simulate(trace: Trace, device: Device) -> Simulation:
-    """Replay the trace through the device's allocator. Raises UsageError for a kind of device without one."""
+def simulate(trace: Trace, device: Device, *, hooked: bool = False, first: Trace | None = None,
+             torch_version: str = "", replays: Replays | None = None) -> Simulation:
+    """Replay the trace through the device's allocator; `hooked`: a Python hook sees every operator of forward.
+
+    On a CUDA card the `first` step, where it is given, goes before, and the trace is replayed twice; settings are those of
+    this process's environment. `replays` of the same steps may be given where several cards are asked for. Raises
+    UsageError for a kind of device without an allocator, for settings that do not parse, and for a card that does not hold
+    its own context.
+    """
+    if device.kind == "cuda":
+        return _on_card([trace] if first is None else [first, trace], environment_setting(device, torch_version), replays)
     if device.kind != "cpu":
-        raise UsageError(f"predictions for {device.name} ({device.kind}) are not available yet", "use --device cpu")
+        raise UsageError(f"there are no predictions for {device.name} ({device.kind})", "use cpu, or a CUDA card")
     peak_bytes, event = peak_of(trace)
     alive = alive_at(trace, event)
     at_peak = _at_peak(trace, event, alive)
@@ -43,9 +62,30 @@ def simulate(trace: Trace, device: Device) -> Simulation:
         at_peak=at_peak,
         largest=_largest(trace, alive),
         timeline=timeline(trace, event, peak_bytes, at_peak),
-        step_s=step_seconds(trace, device),
+        step_s=step_seconds(trace, device, hooked=hooked),
         peak_event=event,
     )
+
+
+def _on_card(steps: Sequence[Trace], setting: Setting, replays: Replays | None) -> Simulation:
+    seen = predict(steps, setting, replays)
+    highest, steady = seen.highest, steps[-1]
+    trace, step = seen.traces[highest], seen.steps[highest]
+    alive = alive_at(trace, step.event)
+    libraries = _workspaces(trace, step.event, highest) * seen.library_bytes
+    at_peak = _at_peak(trace, step.event, alive, libraries)
+    return Simulation(
+        peak=seen.peak, at_peak=at_peak, largest=_largest(trace, alive),
+        timeline=timeline(trace, step.event, step.allocated_bytes, at_peak), step_s=step_seconds(steady, setting.device),
+        peak_event=step.event if trace is steady else -1, first_step_peak_bytes=seen.steps[0].allocated_bytes,
+        fits=seen.fits, notes=cuda_notes(seen, setting.device))
+
+
+def _workspaces(trace: Trace, event: int, step: int) -> int:
+    """How many workspaces of cuBLAS exist at an event of a step."""
+    reached = trace.events if step else trace.events[: event + 1]
+    used = (trace.ops[index] for kind, index in reached if kind == Kind.OP)
+    return len({thread_of(op) for op in used if needs_workspace(op)})
 
 
 def peak_of(trace: Trace) -> tuple[int, int]:
@@ -82,10 +122,11 @@ def _cpu_peak(allocated: int) -> Peak:
     return Peak(allocated, low, high, allocated, low, high, allocated + _CPU_PROCESS_BYTES, low, high)
 
 
-def _at_peak(trace: Trace, event: int, alive: Sequence[int]) -> AtPeak:
+def _at_peak(trace: Trace, event: int, alive: Sequence[int], library_bytes: int = 0) -> AtPeak:
     by_category: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     for index in alive:
         by_category[trace.storages[index].category] += trace.storages[index].nbytes
+    by_category["workspace"] += library_bytes
     op = _operator_at(trace, event)
     if op is None:
         return AtPeak("before", "", "", by_category)

@@ -76,13 +76,15 @@ def _largest(estimate: Estimate) -> Table:
 def estimates_view(
     estimates: Sequence[Estimate], labels: Sequence[str] = (), capacities: Mapping[str, int] | None = None
 ) -> Table:
-    """One line each. `labels` name the lines (a batch size, ...); `capacities` by device name add `fits`."""
-    known = capacities or {}
+    """One line each. `labels` name the lines (a batch size, ...); capacities (`capacities` by device name, or those of the
+    estimates) add `fits`."""
+    known = capacities or {one.device: one.capacity_bytes for one in estimates if one.capacity_bytes is not None}
     names = ["target", "device", "peak", "at most", "step time", *(["capacity", "fits"] if known else [])]
     made = parts.table(*names, numbers=("peak", "at most", "step time", "capacity"))
     for index, one in enumerate(estimates):
         capacity = known.get(one.device)
-        fits = ["n/a" if capacity is None else "yes" if one.peak.high_bytes <= capacity else "NO"]
+        room = one.fits if one.fits is not None else capacity is not None and one.peak.high_bytes <= capacity
+        fits = ["n/a" if capacity is None else "yes" if room else "NO"]
         made.add_row(
             Text(labels[index] if index < len(labels) else one.target),
             one.device,
