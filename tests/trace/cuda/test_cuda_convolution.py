@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ LAST = torch.channels_last
 
 
 @pytest.fixture(autouse=True)
-def by_class(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # noqa: ANN001
+def by_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shipped table answers: the same on every machine."""
     monkeypatch.setenv("MEMFIT_CUDNN", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -67,7 +68,7 @@ def test_old_cards_and_versions_choose_otherwise() -> None:
     x, w = meta(8, 64, 56, 56, dtype=BF16), meta(*DENSE, dtype=BF16)
     assert convolution.through_cudnn(x, w, layer(), TARGET)
     assert not convolution.through_cudnn(x, w, layer(), replace(TARGET, compute_capability=(7, 5)))
-    video, kernel = torch.empty(1, 8, 4, 16, 16, dtype=BF16, device="meta"), torch.empty(8, 8, 3, 3, 3, dtype=BF16, device="meta")
+    video, kernel = meta(1, 8, 4, 16, 16, dtype=BF16), meta(8, 8, 3, 3, 3, dtype=BF16)
     settings = Layer.of(3, ([1], [1], [1], False, [0], 1))
     assert not convolution.through_cudnn(video, kernel, settings, replace(TARGET, torch_version=(2, 10)))
     assert convolution.through_cudnn(video, kernel, settings, replace(TARGET, torch_version=(2, 7)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -21,8 +23,9 @@ PRINTED = [  # layers, hidden side, directions, time steps times samples, reserv
 
 
 def layers(mode: int, count: int, hidden: int, directions: int, rows: int, **changed: int) -> Layers:
-    return Layers(**{**dict(mode=mode, rows=rows, batch=64, hidden=hidden, projected=hidden, count=count,
-                            directions=directions, itemsize=4, train=True, dropout=0.0, weight_bytes=0), **changed})
+    plain = Layers(mode=mode, rows=rows, batch=64, hidden=hidden, projected=hidden, count=count, directions=directions,
+                   itemsize=4, train=True, dropout=0.0, weight_bytes=0)
+    return replace(plain, **changed)
 
 
 @pytest.mark.parametrize(("mode", "count", "hidden", "directions", "rows", "printed"), PRINTED)
