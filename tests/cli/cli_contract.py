@@ -52,7 +52,8 @@ SIDE = _words("peak_bytes step_s_median survives_budget")
 FIELDS = {
     "memfit.error/1": ("code message advice", ""),
     "memfit.estimate/1": (
-        "target device peak first_step_peak_bytes at_peak largest step_s took_s", "measured notes"),
+        "target device peak first_step_peak_bytes at_peak largest step_s took_s",
+        "measured notes fits capacity_bytes"),
     "memfit.plan/1": (
         ("target device budget fits fidelity strategies predicted baseline slowdown floor_bytes rejected frontier "
         "largest_batch took_s"), "model_hash memfit_version notes"),

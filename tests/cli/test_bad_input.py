@@ -109,7 +109,6 @@ def test_sizes(run: Run, command: str, size: str, said: str) -> None:
     (("--fidelity", "exact"), "unknown fidelity 'exact'"),
     (("--device", "no-such-card"), "no-such-card"),
     (("--device", "cuda"), "CUDA"),
-    (("--device", "rtx3060"), "predictions for rtx3060"),
     (("--set", "batch"), "key=value"),
     (("--set", "bathc=2"), "known settings: batch, hidden, layers, seed"),
     (("--set", "hidden=wide"), "cli_targets.py, line"),
@@ -121,17 +120,42 @@ def test_shared_options(run: Run, command: str, words: tuple[str, ...], said: st
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("--all-devices",), "only cpu"),
-    (("--snapshot", "a.pickle"), "only cpu"),
-    (("--trace", "a.json"), "only cpu"),
+    (("--snapshot", "a.pickle"), "add --device"),
+    (("--trace", "a.json", "--device", "cpu"), "add --device"),
+    (("--trace", "a.json", "--device", "rtx3060", "--batch-sweep", "1,2"), "leave out --batch-sweep"),
+    (("--snapshot", "no/such/../\0/a.pickle", "--all-devices"), "leave out --all-devices"),
     (("--all-devices", "--device", "cpu"), "both given"),
+    (("--all-devices", "--batch-sweep", "1,2"), "both given"),
     (("--batch-sweep", "1,x"), "write it as 1,2,4"),
     (("--batch-sweep", ""), "write it as 1,2,4"),
     (("--batch-sweep", "0,1"), "below 1"),
-    (("--device", "rtx3060"), "predictions for rtx3060"),
+    (("--device", "rtx306"), "did you mean rtx3060"),
 ])
 def test_estimate_options(run: Run, words: tuple[str, ...], said: str) -> None:
     check(run, 2, ("estimate", JOB, *words), (said,))
+
+
+@pytest.mark.parametrize("command", ["train", "prove", "evaluate"])
+def test_cards_are_planned_for_and_do_not_run(run: Run, command: str) -> None:
+    check(run, 2, (command, JOB, "--device", "rtx3060"), ("rtx3060", "memfit plan"))
+    assert run("plan", JOB, "--device", "rtx3060", "--budget", "11GiB", "-o", "plan.toml").code == 0
+    check(run, 2, (command, JOB, "--plan", "plan.toml"), ("nothing runs there",))
+
+
+@pytest.mark.parametrize(("variable", "text", "said"), [
+    ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:many", ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb", "many")),
+    ("PYTORCH_ALLOC_CONF", "expandable_segment:True", ("PYTORCH_ALLOC_CONF", "expandable_segment")),
+    ("CUBLAS_WORKSPACE_CONFIG", "4096", ("CUBLAS_WORKSPACE_CONFIG", "'4096'")),
+])
+def test_settings_that_do_not_parse(run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, text: str,
+                                    said: tuple[str, ...]) -> None:
+    monkeypatch.setenv(variable, text)
+    check(run, 2, ("estimate", JOB, "--device", "rtx3060"), said)
+
+
+def test_a_card_that_does_not_hold_its_context(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("cards.toml").write_text('[cards.tiny]\nlike = "rtx3060"\ncapacity = "200MiB"\n')
+    check(run, 2, ("estimate", JOB, "--device", "cards.toml:tiny"), ("tiny holds 200 MiB", "CUDA context"))
 
 
 def test_a_budget_below_the_parameters_names_the_floor(run: Run) -> None:

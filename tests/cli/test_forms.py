@@ -14,6 +14,8 @@ from cli_contract import TARGETS, Run, check_fields, target
 from memfit.jobs.weights import sample_count
 from memfit.plan import read_plan
 from memfit.recipes import load
+from memfit.simulate.cuda_replay import replay
+from memfit.simulate.snapshots import load_snapshot
 
 JOB = target("job")
 
@@ -36,13 +38,47 @@ def test_settings_reach_the_target(run: Run) -> None:
 
 def test_estimates_over_batch_sizes(run: Run) -> None:
     document = run("estimate", JOB, "--batch-sweep", "64,128, 256", "--json").document
-    assert set(document) == {"schema", "estimates"} and document["schema"] == "memfit.estimates/1"
+    assert document["schema"] == "memfit.estimates/1" and document["largest_batch"] is None  # sought for cards only
     peaks = [check_fields(one)["peak"]["allocated_bytes"] for one in document["estimates"]]
     assert len(peaks) == 3 and peaks == sorted(peaks)
     alone = run("estimate", JOB, "--set", "batch=128", "--json").document
     assert alone["peak"] == document["estimates"][1]["peak"]
     lines = run("estimate", JOB, "--batch-sweep", "64,128").out.splitlines()
     assert sum("batch=" in line for line in lines) == 2
+
+
+def test_estimate_for_a_card(run: Run) -> None:
+    """Its document, a snapshot that is read back, and a trace with the same peak."""
+    words = ("estimate", JOB, "--device", "rtx3060", "--snapshot", "a.pickle", "--trace", "a.json", "--json")
+    document = check_fields(run(*words).document)
+    peak = document["peak"]
+    assert document["device"] == "rtx3060" and document["fits"] is True and document["capacity_bytes"] > 11 * 2**30
+    assert peak["allocated_bytes"] <= peak["reserved_bytes"] < peak["process_bytes"] <= peak["high_bytes"]
+    replayed = replay(load_snapshot(Path("a.pickle")))
+    assert not replayed.difference and replayed.placed == replayed.allocations
+    assert replayed.allocator.stats.peak_allocated_bytes == peak["allocated_bytes"]
+    counters = [one for one in json.loads(Path("a.json").read_text())["traceEvents"] if one["ph"] == "C"]
+    reserved = [one["args"]["reserved"] for one in counters if one["name"] == "allocator"]
+    assert max(reserved) == peak["reserved_bytes"]
+
+
+@pytest.mark.slow
+def test_where_it_fits(run: Run) -> None:
+    document = run("estimate", JOB, "--all-devices", "--json").document
+    cards = {one["device"]: one for one in document["estimates"]}
+    assert len(cards) >= 40 and all(one["fits"] for one in cards.values())
+    alone = run("estimate", JOB, "--device", "h200", "--json").document
+    assert cards["h200"]["peak"]["allocated_bytes"] == alone["peak"]["allocated_bytes"]
+
+
+@pytest.mark.slow
+def test_the_largest_batch_that_fits(run: Run) -> None:
+    Path("cards.toml").write_text('[cards.small]\nlike = "rtx3060"\ncapacity = "1500MiB"\n')
+    words = ("estimate", JOB, "--device", "cards.toml:small", "--set", "hidden=4096")
+    largest = run(*words, "--batch-sweep", "64,4096", "--json").document["largest_batch"]
+    assert largest > 4096
+    assert run(*words, "--set", f"batch={largest}", "--json").document["fits"] is True
+    assert run(*words, "--set", f"batch={largest * 33 // 32}", "--json").document["fits"] is False
 
 
 def test_plan_and_its_files(run: Run) -> None:
@@ -61,7 +97,11 @@ def test_plan_and_its_files(run: Run) -> None:
 @pytest.mark.parametrize("name", ["plan.toml", "plan.json"])
 def test_plan_files_of_both_kinds(run: Run, name: str) -> None:
     made = run("plan", JOB, "--budget", "60%", "-o", name, "--json").document
-    assert read_plan(name).to_dict() == made
+    read = read_plan(name)
+    assert read.to_dict() == made
+    read.save(f"again-{name}")
+    assert ("schema = " in Path(f"again-{name}").read_text()) == name.endswith("toml")
+    assert read_plan(f"again-{name}") == read
     assert run("plan", JOB, "--plan", name).code == 0
 
 

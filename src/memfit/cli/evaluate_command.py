@@ -33,7 +33,7 @@ def evaluate(
         from memfit.report import to_text
 
         asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
-                                 fidelity=fidelity, plan_file=plan)
+                                 fidelity=fidelity, plan_file=plan, runs=True)
         budget_bytes = _budget_bytes(asked)
         spec = {"target": target, "settings": dict(asked.settings), "seed": seed_of(asked.settings),
                 "budget_bytes": budget_bytes, "enforce": budget_bytes is not None}

@@ -26,13 +26,16 @@ class Request:
     host_budget: str | None = None
     fidelity: str | None = None
     plan_file: str | None = None
+    runs: bool = False
 
 
 def request(
     target: str, settings: Sequence[str] | None, *, budget: str | None = None, device: str | None = None,
     host_budget: str | None = None, fidelity: str | None = None, plan_file: str | None = None,
+    runs: bool = False,
 ) -> Request:
-    """The request, checked as far as that needs neither the TARGET nor torch. Raises UsageError."""
+    """The request, checked as far as that needs neither the TARGET nor torch; `runs` says that the job is to run, which it
+    does on this machine's CPU. Raises UsageError."""
     from memfit.core.fidelity import Fidelity
     from memfit.core.units import is_share, parse_size
     from memfit.hardware import find_device
@@ -48,10 +51,12 @@ def request(
             raise UsageError(f"--host-budget {host_budget!r} is a share", "give a size in bytes, such as 8GiB")
         parse_size(host_budget)
     if device is not None:
-        find_device(device)
+        found = find_device(device)
+        if runs and found.kind != "cpu":
+            raise _only_planned(found.name, target)
     from memfit.jobs.targets import parse_settings  # brings torch, which the checks above do not need
 
-    return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file)
+    return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file, runs)
 
 
 def planned(asked: Request, *, largest_batch: bool = False, announced: bool = True) -> Plan:
@@ -84,13 +89,22 @@ def require_fit(made: Plan) -> Plan:
     return made
 
 
+def _only_planned(device: str, target: str) -> UsageError:
+    return UsageError(f"{device} can be predicted and planned for, but nothing runs there: jobs run on this machine's cpu",
+                      f"use --device cpu, or take the plan to that machine: memfit plan {target} --device {device} -o plan.py")
+
+
 def _from_file(asked: Request, job: Any, largest_batch: bool) -> Plan:
     from memfit.core.fidelity import Fidelity
     from memfit.plan import read_plan
     from memfit.plan.review import reviewed
 
     assert asked.plan_file is not None
+    from memfit.hardware import find_device
+
     read = read_plan(asked.plan_file)
+    if asked.runs and find_device(read.device).kind != "cpu":
+        raise _only_planned(read.device, asked.target)
     if asked.device not in (None, read.device):
         raise UsageError(f"the plan {asked.plan_file} is for {read.device}, not {asked.device}",
                          f"leave out --device, or plan for it: memfit plan {asked.target} --device {asked.device}")

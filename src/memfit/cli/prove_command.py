@@ -37,7 +37,7 @@ def prove(
         from memfit.report import save_html, to_text
 
         asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
-                                 fidelity=fidelity, plan_file=plan)
+                                 fidelity=fidelity, plan_file=plan, runs=True)
         made = planning.require_fit(planning.planned(asked))
         verdict = prove_target(target, asked.settings, made, steps=steps, enforce=enforce, seed=seed_of(asked.settings),
                                on_event=telling())

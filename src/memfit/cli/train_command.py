@@ -53,7 +53,7 @@ def train(
             raise UsageError("--steps and --epochs were both given", "leave one of them out")
         out, plan = _goes_on(resume, out, plan, budget) if resume is not None else (out, plan)
         asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
-                                 fidelity=fidelity, plan_file=plan)
+                                 fidelity=fidelity, plan_file=plan, runs=True)
         made = planning.require_fit(planning.planned(asked))
         if out is not None:
             write_plan(made, Path(out) / _PLAN_NAME)  # a folder that cannot be written to is told before the run

@@ -95,18 +95,16 @@ class StepReplay:
         return self.allocator.malloc(storage.nbytes, tag=storage)
 
     def _operate(self, op: Op) -> None:
-        if op.scratch_bytes or op.workspace is not None:
-            self._scratch(op)
+        taken = self._scratch(op) if op.scratch_bytes or op.workspace is not None else []
         if needs_workspace(op) and thread_of(op) not in self.workspaces:
             self.workspaces[thread_of(op)] = self.allocator.malloc(self._workspace_bytes, tag=op)
-
-    def _scratch(self, op: Op) -> None:
-        if op.workspace is not None:
-            taken = [self._elastic(op, op.workspace)]
-        else:
-            taken = [self.allocator.malloc(size, tag=op) for size in op.buffers or (op.scratch_bytes,)]
         for block in reversed(taken):
             self.allocator.free(block)
+
+    def _scratch(self, op: Op) -> list[Block]:
+        if op.workspace is not None:
+            return [self._elastic(op, op.workspace)]
+        return [self.allocator.malloc(size, tag=op) for size in op.buffers or (op.scratch_bytes,)]
 
     def _elastic(self, op: Op, sizes: tuple[int, int, int]) -> Block:
         """As much of a workspace as there is room for: a library that does not get it tries a way that needs less."""

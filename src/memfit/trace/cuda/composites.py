@@ -23,6 +23,7 @@ def register(overrides: Overrides, target: CudaTarget) -> None:
     overrides.add_on_fakes("batch_norm", aten.batch_norm.default, _batch_norm)
     if hasattr(aten, "_fused_rms_norm_backward") and target.torch_version >= _FUSED_RMS_NORM:
         overrides.add_on_fakes("rms_norm", aten.rms_norm.default, _rms_norm)
+        overrides.add("_fused_rms_norm", _fused_rms_norm_of_real, "CPU")
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> Any:
@@ -51,6 +52,11 @@ def _rms_norm(x: torch.Tensor, shape: list[int], weight: torch.Tensor | None = N
     if weight is not None and weight.dtype != x.dtype:
         return composite(aten.rms_norm.default, x, shape, weight, eps)
     return aten._fused_rms_norm.default(x, shape, weight, eps)[0]
+
+
+def _fused_rms_norm_of_real(*args: Any) -> Any:
+    """With a kernel for its device an operator keeps its own gradient formula, instead of those of its parts."""
+    return composite(aten._fused_rms_norm.default, *args)
 
 
 def _batch_norm(x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float,
