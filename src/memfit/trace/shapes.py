@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from memfit.trace.cuda.libraries import flags
+
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _MOST_ENTRIES = 200_000
@@ -36,18 +38,19 @@ class Outcome:
 
 
 class ShapeCache:
-    """Outcomes by signature. They hold for one number of threads: kernels' scratch memory depends on it."""
+    """Outcomes by signature. They hold for one number of threads and one setting of cuDNN: kernels' scratch memory depends
+    on them."""
 
     def __init__(self) -> None:
         self._outcomes: dict[Any, Outcome | None] = {}
-        self._threads = 0
+        self._settings: tuple[Any, ...] = ()
 
     def prepare(self) -> None:
         """Drop what no longer holds, or has grown too large."""
-        threads = torch.get_num_threads()
-        if threads != self._threads or len(self._outcomes) > _MOST_ENTRIES:
+        settings = torch.get_num_threads(), flags()
+        if settings != self._settings or len(self._outcomes) > _MOST_ENTRIES:
             self._outcomes.clear()
-            self._threads = threads
+            self._settings = settings
 
     def find(self, signature: Any) -> Outcome | None:
         return self._outcomes.get(signature)

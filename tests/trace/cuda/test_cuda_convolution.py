@@ -132,6 +132,15 @@ def test_a_backward_is_recorded_gradient_by_gradient() -> None:
     assert [op.module for op in sums] == ["second", "first"]
 
 
+def test_a_setting_of_cudnn_counts_from_the_next_trace_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def workspaces() -> int:
+        return sum(op.scratch_bytes for op in step().ops if op.name == "convolution")
+
+    rounded = workspaces()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert workspaces() < rounded
+
+
 def test_gradients_are_those_of_one_call() -> None:
     """Parts and whole give tensors of the same shapes."""
     grad, x, w = torch.randn(2, 6, 8, 8), torch.randn(2, 3, 8, 8), torch.randn(6, 3, 3, 3)

@@ -14,6 +14,7 @@ from memfit.hardware import find_device
 from memfit.jobs import Job
 from memfit.simulate import simulate
 from memfit.trace import trace_job
+from memfit.trace.cuda import recurrent, target_of
 from memfit.trace.cuda.recurrent_sizes import Layers, reserve_bytes, workspace
 
 CARD = find_device("rtx3060")
@@ -99,6 +100,16 @@ def test_under_autocast_it_runs_in_half_whatever_the_type() -> None:
     assert floats == {"float16"}
     weights = [s for s in trace.storages if s.dtype == "float16" and s.op == "zeros"]
     assert max(s.nbytes for s in weights) == sum(p.numel() for p in nn.LSTM(24, 32, 2).parameters()) * 2
+
+
+def test_types_and_flags_that_cudnn_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_of(CARD)
+    assert target is not None
+    x = torch.empty(2, 2, dtype=torch.bfloat16, device="meta")
+    assert recurrent._acceptable(x, replace(target, torch_version=(2, 14)))
+    assert not recurrent._acceptable(x, replace(target, torch_version=(2, 6)))
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    assert not calls(step("GRU", 1))
 
 
 def test_packed_sequences_and_a_card() -> None:

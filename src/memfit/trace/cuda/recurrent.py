@@ -25,31 +25,32 @@ _CPU = torch.device("cpu")
 _RELU, _TANH, _LSTM, _GRU = range(4)
 _NETS = (("rnn_relu", _RELU), ("rnn_tanh", _TANH), ("lstm", _LSTM), ("gru", _GRU))
 _TAKEN = (torch.float32, torch.float16, torch.float64)
+_TAKES_BFLOAT16 = (2, 10)  # at the latest; before, bfloat16 goes step by step through torch's own cells
 
 
 def register(overrides: Overrides, target: CudaTarget) -> None:
     """Put the layers in place for the time of a trace."""
     for name, mode in _NETS:
         packet = getattr(aten, name)
-        overrides.add_on_fakes(f"{name}.input", packet.input, _padded(packet.input, mode))
-        overrides.add_on_fakes(f"{name}.data", packet.data, _packed(packet.data, mode))
+        overrides.add_on_fakes(f"{name}.input", packet.input, _padded(packet.input, mode, target))
+        overrides.add_on_fakes(f"{name}.data", packet.data, _packed(packet.data, mode, target))
     overrides.add("_cudnn_rnn", _cast_down, AUTOCAST)
 
 
-def _padded(overload: Any, mode: int) -> Callable[..., Any]:
+def _padded(overload: Any, mode: int, target: CudaTarget) -> Callable[..., Any]:
     def layer(x: Any, states: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
               batch_first: bool) -> Any:
-        if not _acceptable(x):
+        if not _acceptable(x, target):
             return composite(overload, x, states, params, biases, layers, dropout, train, both, batch_first)
         return _call(x, states, params, biases, layers, dropout, train, both, mode, batch_first, [])
 
     return layer
 
 
-def _packed(overload: Any, mode: int) -> Callable[..., Any]:
+def _packed(overload: Any, mode: int, target: CudaTarget) -> Callable[..., Any]:
     def layer(data: Any, batch_sizes: Any, states: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool,
               both: bool) -> Any:
-        if not _acceptable(data):
+        if not _acceptable(data, target):
             return composite(overload, data, batch_sizes, states, params, biases, layers, dropout, train, both)
         first = states[0] if mode == _LSTM else states
         sizes = _batches(data.shape[0], batch_sizes.shape[0], first.shape[1])
@@ -71,9 +72,10 @@ def _call(x: Any, states: Any, params: Any, biases: bool, layers: int, dropout: 
     return (output, hy, cy) if mode == _LSTM else (output, hy)
 
 
-def _acceptable(x: Any) -> bool:
-    """`cudnn_is_acceptable`: bfloat16 goes step by step through torch's own cells."""
-    return flags().enabled and x.dtype in _TAKEN and x.numel() > 0
+def _acceptable(x: Any, target: CudaTarget) -> bool:
+    """`cudnn_is_acceptable`."""
+    taken = x.dtype in _TAKEN or (x.dtype is torch.bfloat16 and target.torch_version >= _TAKES_BFLOAT16)
+    return flags().enabled and taken and x.numel() > 0
 
 
 def _batches(rows: int, steps: int, batch: int) -> list[int]:
