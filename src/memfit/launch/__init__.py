@@ -5,6 +5,7 @@ from memfit.launch.children import MEASURING, WorkerResult, run_worker
 from memfit.launch.deaths import looks_out_of_memory
 from memfit.launch.events import emit
 from memfit.launch.exec import run_exec
+from memfit.launch.generated_code import GeneratedCode
 from memfit.launch.limited import EXACT_NOTE, run_limited
 from memfit.launch.limits import (
     ProcessMemory,
@@ -21,6 +22,7 @@ from memfit.launch.worker import worker_main
 __all__ = [
     "EXACT_NOTE",
     "MEASURING",
+    "GeneratedCode",
     "ProcessMemory",
     "ResidentSampler",
     "WorkerResult",

@@ -47,7 +47,7 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
             _ = job.model, job.optimizer, job.scheduler
         seed_everything(spec["seed"])
         fidelity = Fidelity.parse(spec["fidelity"])
-        with Session(job, choices, profile_peaks=False) as session:
+        with Session(job, choices, profile_peaks=False) as session, enclosure.sparing_code(job.model):
             if not spec.get("folder"):
                 for _ in range(spec["steps"]):
                     session.step()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from torch import nn
 
 from memfit.apply import strategies
 from memfit.launch import (
@@ -15,6 +17,7 @@ from memfit.launch import (
     limit_growth,
     process_memory,
 )
+from memfit.train.code_pages import code_read_only
 from memfit.train.warm import warm_up
 
 
@@ -34,6 +37,10 @@ class Enclosure:
     def growth_bytes(self) -> int:
         """Highest resident growth above the warm process, until `end`."""
         return self._sampler.growth_bytes if self._growth_bytes is None else self._growth_bytes
+
+    def sparing_code(self, model: nn.Module) -> AbstractContextManager[None]:
+        """While the model runs, the code that its operators generate does not count against a limit."""
+        return code_read_only(model) if self.enforced else nullcontext()
 
     def end(self) -> None:
         """What follows (a step under the profiler, say) is not the run's: growth stays, the limit is lifted."""

@@ -35,7 +35,7 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
             raise UsageError(f"{spec['target']} has no evaluation",
                              "give its Job evaluate=function(model) -> dict of floats")
         began = time.perf_counter()
-        with Session(job, (), profile_peaks=False) as session:
+        with Session(job, (), profile_peaks=False) as session, enclosure.sparing_code(job.model):
             metrics = session.evaluate()
         took_s = time.perf_counter() - began
     growth_bytes = enclosure.growth_bytes

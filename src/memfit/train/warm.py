@@ -23,6 +23,7 @@ def warm_up() -> None:
             _step(model, optimizer)
         with suppress(Exception):  # a profiler that does not start is told of when it is needed
             measure_peak(lambda: _step(model, optimizer), [])
+        F.embedding_bag(torch.randint(0, 16, (8, 4)), model.embed.weight)  # its code grows in place
         _fill_thread_pools()
 
 

@@ -43,7 +43,7 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
             make(job)
         choices = [Choice(one["name"], one.get("settings") or {}) for one in spec.get("choices") or ()]
         seed_everything(seed)
-        with Session(job, choices, profile_peaks=not enclosure.enforced) as session:
+        with Session(job, choices, profile_peaks=not enclosure.enforced) as session, enclosure.sparing_code(job.model):
             emit("ready", parameters=sum(p.numel() for p in job.model.parameters()))
 
             def report(kind: str, **told: Any) -> None:
