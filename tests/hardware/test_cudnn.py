@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memfit.hardware import catalogue, find_device
-from memfit.hardware.cudnn import ConvolutionCall, convolution_workspace
+from memfit.hardware.cudnn import ConvolutionCall, answering, convolution_workspace
 from memfit.hardware.cudnn.asking import Asking, CardOracle, oracle
 from memfit.hardware.cudnn.backend import DOWN_CONVERT, NONDETERMINISTIC, TENSOR_CORE, Configuration, strides
 from memfit.hardware.cudnn.bounds import layer_class, multiples, table_versions
@@ -125,6 +125,9 @@ def test_without_cudnn_a_table_answers_and_without_a_row_bounds(monkeypatch: pyt
     monkeypatch.setenv("MEMFIT_CUDNN", "")
     assert oracle(device) is None
     found = convolution_workspace(CALL, device)
+    assert answering(device) == found.source == "table of cuDNN 9.24"
+    assert answering(device, 91002) == "table of cuDNN 9.10" == answering(device, 90100)
+    assert answering(find_device("rtx5090"), 91002) == "table of cuDNN 9.24"  # which 9.10 was not asked about
     assert "table of cuDNN 9." in found.source and 0 < found.typical_bytes <= found.high_bytes
     no_library = tmp_path / "libcudnn.so.9"
     no_library.write_text("no library")
@@ -146,7 +149,7 @@ def test_table_and_bounds_are_ranges_for_every_class(direction: str) -> None:
             found, source = multiples(call, capability, None)
             assert 0 <= found.low <= found.typical <= found.high <= 8, (layer_class(call), capability, found)
             assert source
-    assert 92400 in table_versions()
+    assert table_versions() == [91002, 92400]
 
 
 def test_engines_that_are_not_tried() -> None:

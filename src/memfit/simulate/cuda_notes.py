@@ -5,6 +5,7 @@ from __future__ import annotations
 from memfit.core.device import Device
 from memfit.core.trace import Kind, Op, Trace
 from memfit.core.units import MIB
+from memfit.hardware.cudnn import answering
 from memfit.simulate.cuda_prediction import CudaPrediction
 from memfit.simulate.cuda_steps import RanOut
 
@@ -12,7 +13,7 @@ _WORTH_A_NOTE = 0.05
 
 
 def cuda_notes(seen: CudaPrediction, device: Device) -> tuple[str, ...]:
-    """Running out, fragmentation, and settings that change nothing."""
+    """Running out, fragmentation, where the workspaces come from, and settings that change nothing."""
     notes: list[str] = []
     if seen.ran_out is not None:
         notes.append(_ran_out(seen, seen.ran_out, device))
@@ -23,6 +24,8 @@ def cuda_notes(seen: CudaPrediction, device: Device) -> tuple[str, ...]:
     if idle > _WORTH_A_NOTE * used.reserved_bytes:
         notes.append(f"at the peak {_mib(idle)} of {_mib(used.reserved_bytes)} reserved are free, "
                      f"in {used.free_blocks} blocks, the largest of {_mib(used.largest_free_bytes)}")
+    if any(op.workspace is not None and op.name.startswith("conv") for op in seen.traces[0].ops):
+        notes.append(f"workspaces of convolutions: {answering(device)}; a smaller one is taken where memory is short")
     return (*notes, *seen.settings.notes)
 
 

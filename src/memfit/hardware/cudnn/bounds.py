@@ -59,13 +59,11 @@ def _kind(call: ConvolutionCall) -> str:
 
 def _from_table(call: ConvolutionCall, capability: tuple[int, int], version: int | None) -> tuple[Multiples, str] | None:
     versions = table_versions()
-    if not versions:
-        return None
-    nearest = min(versions, key=lambda one: abs(one - (version or versions[-1])))
-    found = _table()[str(nearest)].get(f"{capability[0]}.{capability[1]}", {}).get(layer_class(call))
-    if found is None:
-        return None
-    return Multiples(*found), f"table of cuDNN {nearest // 10000}.{nearest // 100 % 100}"
+    for nearest in sorted(versions, key=lambda one: abs(one - (version or versions[-1]))):
+        found = _table()[str(nearest)].get(f"{capability[0]}.{capability[1]}", {}).get(layer_class(call))
+        if found is not None:
+            return Multiples(*found), f"table of cuDNN {nearest // 10000}.{nearest // 100 % 100}"
+    return None
 
 
 def _bounds(call: ConvolutionCall, capability: tuple[int, int]) -> Multiples:

@@ -15,6 +15,7 @@ from memfit.hardware.cudnn.question import ConvolutionCall
 # The engine that runs may be one of the next: a plan can fail on the real card. Of 500 convolutions of nine models, the
 # first choices of cuDNN 9.8, 9.19 and 9.24 agree in 62 to 100 %; the largest of another version's first five covers 95 %.
 _TRIED, _TRIED_OF_ANOTHER = 3, 5
+_USUAL = ConvolutionCall("fwd", "float32", (8, 64, 56, 56), (64, 64, 3, 3), (8, 64, 56, 56), (1, 1), (1, 1), (1, 1))
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ def convolution_workspace(
             same = cudnn is None or cudnn // 100 == asked.version // 100
             return _asked(call, sizes, same, asked.version, benchmark)
     return _by_class(call, device, cudnn, benchmark)
+
+
+def answering(device: Device, cudnn: int | None = None) -> str:
+    """Who answers for the convolutions of a card: `asked cuDNN 9.24.0`, `table of cuDNN 9.10`, or bounds."""
+    return convolution_workspace(_USUAL, device, cudnn).source
 
 
 def tried(configurations: Iterable[Configuration], call: ConvolutionCall) -> list[Configuration]:
