@@ -81,9 +81,8 @@ def test_a_window_of_equal_parts_is_played_more_than_once() -> None:
 
 
 def large(gib: float) -> Trace:
-    trace = Trace((storage(64, "parameters"), storage(gib * 1024)), ((BIRTH, 1), (OP, 0), (DEATH, 1)),
-                  (op("matmul_of_all", "backward"),), 1, (("forward", 0),), keys={0: 1})
-    return trace
+    return Trace((storage(64, "parameters"), storage(gib * 1024)), ((BIRTH, 1), (OP, 0), (DEATH, 1)),
+                 (op("matmul_of_all", "backward"),), 1, (("forward", 0),), keys={0: 1})
 
 
 def test_running_out_says_where() -> None:

@@ -151,6 +151,24 @@ def test_job_code_that_asks_for_cuda() -> None:
     assert len([one for one in steady.storages[: steady.resident] if one.category == "parameters"]) == 2
 
 
+def test_a_teacher_in_inference_mode_has_the_cards_kernels() -> None:
+    class Distilled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.teacher, self.student = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", dtype=torch.float16):
+                with torch.inference_mode():
+                    wanted = F.dropout(self.teacher(x), 0.1)
+                    assert wanted.dtype is torch.float16 and not torch.is_grad_enabled()
+                assert torch.is_grad_enabled()
+                return self.student(x) - wanted.clone()
+
+    ops = calls(traced(Distilled(), torch.randn(8, 64), mean_of).steady)
+    assert ops["native_dropout"] == 1 and not ops["bernoulli_"]
+
+
 def test_sums_over_rows_share_them_out_over_blocks() -> None:
     """As recorded on cards: 8, 16 and 32 MiB beside a counter of 32 bytes, for 1024, 2048 and 4096 rows of 1024 floats."""
     for rows, mib in ((1024, 8), (2048, 16), (4096, 32)):

