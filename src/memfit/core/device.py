@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from memfit.core.costs import Costs
+
 
 @dataclass(frozen=True)
 class Device:
@@ -12,6 +14,7 @@ class Device:
 
     `rates` are peak floating-point operations per second by dtype name (`float32`, `bfloat16`, ...), `bandwidth`
     and `link` bytes per second (its own memory; to the host). `overhead_s` is the cost of one operator call.
+    `costs` are measured operator calls, where there are any.
     `capacity_bytes` is what can be used, not the label. `sources` says where each number comes from.
     """
 
@@ -26,3 +29,4 @@ class Device:
     multiprocessors: int | None = None
     title: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    costs: Costs | None = field(default=None, repr=False)

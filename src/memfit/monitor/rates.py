@@ -1,25 +1,34 @@
-"""This machine's rates, measured once and kept: what planning on `cpu` turns operations and bytes into seconds with."""
+"""This machine's rates, measured once and kept: what planning on `cpu` turns operations and bytes into seconds with.
+
+Operators are timed one by one at a few sizes (`probes`), in a process with the settled allocator that runs have too: on
+the default heap a large result would cost page faults that a run does not have. Seconds are those that the calling thread
+was on a processor: it takes part in all work, so on a quiet machine that is the time that passes, and on a busy one it
+leaves out the others.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from memfit.core.errors import UsageError
+from memfit.core.errors import MemfitError, UsageError
 from memfit.core.files import write_atomic
+from memfit.launch import MEASURING, run_worker
+from memfit.monitor.caches import reuse_rates
+from memfit.monitor.overheads import call_overheads
+from memfit.monitor.probes import Probe, probes, work_of
 
-_SIDE = 768  # matrices of this side fill the cores' caches as a layer's do
-_COPY_BYTES = 64 * 2**20  # beyond the last-level cache
-_REPEAT = 3
+SCHEMA = "memfit.rates/3"
+_WORKER = "memfit.monitor.rates_worker"
+_PASSES = 2  # far apart in time: another process's work only ever slows a call down
+_CALLS_S = 0.002  # short calls are repeated in a loop that takes about this long
 
 
 def rates_path() -> Path:
@@ -30,32 +39,39 @@ def rates_path() -> Path:
 
 
 def machine_rates(*, again: bool = False) -> dict[str, Any]:
-    """`{rates{float32, bfloat16}, bandwidth, overhead_s, ...}`, from the kept file or measured now (under 2 s).
+    """`{rates{float32, bfloat16}, bandwidth, overhead_s, operators, overheads}`, from the kept file or measured now, in
+    a process of its own, in about ten seconds.
 
     A folder that cannot be written to is no error: the rates are measured anew each time.
     """
     path = rates_path()
-    if not again:
-        try:
-            return json.loads(path.read_text())
-        except (OSError, ValueError):
-            pass
-    measured = measure_rates()
+    if not again and (kept := _kept(path)) is not None:
+        return kept
+    result = run_worker(_WORKER, {"threads": torch.get_num_threads()}, environment=MEASURING, show_output=False)
+    if result.error is not None or result.result is None:
+        raise result.error or MemfitError("this machine's rates could not be measured")
     with suppress(UsageError):
-        write_atomic(path, json.dumps(measured, indent=2) + "\n")
-    return measured
+        write_atomic(path, json.dumps(result.result) + "\n")
+    return result.result
 
 
 def measure_rates() -> dict[str, Any]:
-    """Measure now: floating-point operations per second by dtype, bytes per second of main memory (read and written),
-    seconds per small operator call."""
+    """Measure now, in this process.
+
+    `operators` are `[flops, bytes, seconds]` by `operator:dtype`, `overheads` seconds of host work for a call by phase,
+    `streams` `[reuse distance, bytes per second]`; `rates` (operations per second), `bandwidth` (bytes per second of main
+    memory, read and written) and `overhead_s` (a small call) sum them up.
+    """
     began = time.perf_counter()
     with torch.no_grad():
-        rates = {"float32": _matmul_rate(torch.float32), "bfloat16": _matmul_rate(torch.bfloat16)}
-        bandwidth, overhead_s = _copy_rate(), _call_time()
+        operators, streams = _operators(), reuse_rates()
+    overhead_s = min(seconds for _, _, seconds in operators["add:float32"])
     return {
-        "schema": "memfit.rates/1", "processor": processor_name(), "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "rates": rates, "bandwidth": bandwidth, "overhead_s": overhead_s,
+        "schema": SCHEMA, "processor": processor_name(), "threads": torch.get_num_threads(),
+        "torch": torch.__version__, "rates": {dtype: _best(operators, dtype) for dtype in ("float32", "bfloat16")},
+        "bandwidth": streams[-1][1],
+        "overhead_s": overhead_s, "operators": operators, "overheads": call_overheads(overhead_s),
+        "streams": streams,
         "took_s": time.perf_counter() - began,
     }
 
@@ -71,36 +87,44 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _matmul_rate(dtype: torch.dtype) -> float:
-    left, right = torch.ones(_SIDE, _SIDE, dtype=dtype), torch.ones(_SIDE, _SIDE, dtype=dtype)
-    return 2 * _SIDE**3 / _fastest(lambda: left @ right)
+def _kept(path: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and kept.get("schema") == SCHEMA else None
 
 
-def _copy_rate() -> float:
-    source, target = torch.zeros(_COPY_BYTES // 4), torch.zeros(_COPY_BYTES // 4)
-    return 2 * _COPY_BYTES / _fastest(lambda: target.copy_(source))
+def _operators() -> dict[str, list[list[float]]]:
+    """Seconds of every probe: the least of all passes."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for _ in range(_PASSES):
+        for place, probe in enumerate(probes()):
+            flops, nbytes, seconds = _timed(probe)
+            one = found.setdefault(probe.key, {}).setdefault(place, [float(flops), float(nbytes), seconds])
+            one[2] = min(one[2], seconds)
+    return {key: list(some.values()) for key, some in found.items()}
 
 
-def _call_time(calls: int = 500) -> float:
-    small = torch.ones(8)
+def _timed(probe: Probe) -> tuple[int, int, float]:
+    args = probe.arguments()
+    began = time.thread_time()
+    out = probe.func(*args, **probe.keywords)
+    flops, nbytes = work_of(probe.func, args, out)
+    warm_s = time.thread_time() - began
+    del out
+    calls = max(1, min(50, int(_CALLS_S / max(warm_s, 1e-7))))
     times = []
-    for _ in range(_REPEAT):
-        began = time.perf_counter()
+    for _ in range(2):
+        began = time.thread_time()
         for _ in range(calls):
-            small.add(1.0)
-        times.append((time.perf_counter() - began) / calls)
-    return statistics.median(times)
+            probe.func(*args, **probe.keywords)
+        times.append((time.thread_time() - began) / calls)
+    return flops, nbytes, max(min(times), 1e-9)
 
 
-def _fastest(work: Callable[[], Any]) -> float:
-    """Seconds of the fastest of a few runs after a warm one: other processes only ever slow a run down."""
-    work()
-    times = []
-    for _ in range(_REPEAT):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return max(min(times), 1e-9)
+def _best(operators: dict[str, list[list[float]]], dtype: str) -> float:
+    return max(flops / seconds for flops, _, seconds in operators[f"mm:{dtype}"])
 
 
 def _slug(text: str) -> str:

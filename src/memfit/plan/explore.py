@@ -54,6 +54,10 @@ class Explorer:
             self._known[key] = self._explore(tuple(choices))
         return self._known[key]
 
+    def seen(self) -> list[Candidate]:
+        """Every candidate traced so far, plain first."""
+        return [self.plain, *(one for one in self._known.values() if isinstance(one, Candidate))]
+
     def _explore(self, choices: tuple[Choice, ...]) -> Candidate | str:
         self.traced += 1
         try:

@@ -25,14 +25,13 @@ from memfit.core.units import is_share, parse_size
 from memfit.jobs import Job
 from memfit.jobs.identity import model_hash
 from memfit.plan.explore import Candidate, Explorer
+from memfit.plan.find import Found, find
 from memfit.plan.free import free_bytes
 from memfit.plan.largest import largest_batch
-from memfit.plan.reasons import left_out, spared, why
-from memfit.plan.search import Point, fastest, frontier, points, smallest
+from memfit.plan.reasons import left_out, why
+from memfit.plan.search import frontier
 from memfit.plan.target import target_device
-from memfit.plan.variants import variants
 from memfit.simulate import Simulation, simulate
-from memfit.strategies.exact.checkpoint import unfit
 
 OnSteps = Callable[[Sequence[Trace], Device], None]
 
@@ -94,28 +93,21 @@ def make_plan(
     explorer = Explorer(job, where)
     budget_bytes, budget_note = _budget(budget, explorer, where)
     host_bytes = parse_size(host_budget) if host_budget is not None else None
-    mixes = variants(explorer, allowed, dict(barred or {}))
-    ranked = points(explorer, mixes.candidates, _kept_whole(explorer))
-    floor = smallest(explorer, ranked)
-    found = fastest(explorer, ranked, budget_bytes)
-    fits = found is not None
-    chosen = spared(explorer, found[0], budget_bytes) if found is not None else floor
-    step_s = min(found[1], chosen.simulation.step_s) if found is not None and chosen is not found[0] else (
-        found[1] if found is not None else floor.simulation.step_s)
-    floor_bytes = min(floor.simulation.peak.high_bytes, chosen.simulation.peak.high_bytes)
+    found = find(explorer, allowed, dict(barred or {}), budget_bytes)
+    chosen, step_s = found.chosen, found.step_s
     plain = explorer.plain.simulation
     largest = None
     if want_largest_batch:
-        largest = largest_batch(job, where, budget_bytes, [chosen.choices, floor.choices])
+        largest = largest_batch(job, where, budget_bytes, [chosen.choices, found.floor.choices])
     return Plan(
-        target=target or job.name, device=where.name, budget=Budget(budget_bytes, host_bytes), fits=fits,
+        target=target or job.name, device=where.name, budget=Budget(budget_bytes, host_bytes), fits=found.fits,
         fidelity=plan_fidelity(explorer.fake, chosen.choices).value, strategies=_planned(explorer, chosen, budget_bytes),
         predicted=Predicted(chosen.simulation.peak, step_s),
         baseline=Predicted(plain.peak, plain.step_s), slowdown=step_s / max(plain.step_s, 1e-12),
-        floor_bytes=floor_bytes, rejected=_rejected(explorer, mixes.rejected, ranked, chosen, budget_bytes),
-        frontier=_frontier(explorer, ranked, chosen, step_s), largest_batch=largest, took_s=time.perf_counter() - began,
+        floor_bytes=found.floor_bytes, rejected=_rejected(found, budget_bytes),
+        frontier=_frontier(explorer, found), largest_batch=largest, took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), memfit_version=memfit.__version__,
-        notes=(*notes, *budget_note, *chosen.trace.notes), timeline=chosen.simulation.timeline,
+        notes=(*notes, *budget_note, *found.notes, *chosen.trace.notes), timeline=chosen.simulation.timeline,
         baseline_timeline=plain.timeline, source=plan_code(chosen.choices, explorer.fake))
 
 
@@ -129,11 +121,6 @@ def _budget(budget: str | int | None, explorer: Explorer, device: Device) -> tup
     return parse_size(budget, whole_bytes=whole), ()
 
 
-def _kept_whole(explorer: Explorer) -> frozenset[str]:
-    """Modules that must not be run again, by the checkpoint strategy's own word."""
-    return frozenset(unfit(explorer.fake, explorer.plain.trace))
-
-
 def _planned(explorer: Explorer, chosen: Candidate, budget_bytes: int) -> tuple[PlannedStrategy, ...]:
     return tuple(
         PlannedStrategy(c.name, dict(c.settings), strategies()[c.name].fidelity(explorer.fake, c.settings).value,
@@ -141,24 +128,21 @@ def _planned(explorer: Explorer, chosen: Candidate, budget_bytes: int) -> tuple[
         for c in chosen.choices)
 
 
-def _rejected(
-    explorer: Explorer, early: Sequence[Rejected], ranked: Sequence[Point], chosen: Candidate, budget_bytes: int
-) -> tuple[Rejected, ...]:
-    named = {choice.name for choice in chosen.choices} | {one.name for one in early}
+def _rejected(found: Found, budget_bytes: int) -> tuple[Rejected, ...]:
+    named = {choice.name for choice in found.chosen.choices} | {one.name for one in found.rejected}
     others = [name for name in sorted(strategies()) if name not in named]
-    return (*early, *(Rejected(name, left_out(name, ranked, chosen, budget_bytes)) for name in others))
+    return (*found.rejected, *(Rejected(name, left_out(name, found.ranked, found.chosen, budget_bytes)) for name in others))
 
 
-def _frontier(explorer: Explorer, ranked: list[Point], chosen: Candidate, step_s: float) -> tuple[FrontierPoint, ...]:
+def _frontier(explorer: Explorer, found: Found) -> tuple[FrontierPoint, ...]:
     plain_s = max(explorer.plain.simulation.step_s, 1e-12)
     shown = []
-    for point in frontier(ranked):
-        if point.choices == chosen.choices:
-            continue
-        simulated = not point.choices
-        shown.append(FrontierPoint(point.high_bytes, point.step_s / plain_s, _named(point.choices), simulated))
-    seen = chosen.simulation
-    shown.append(FrontierPoint(seen.peak.high_bytes, step_s / plain_s, _named(chosen.choices), True))
+    for point in frontier(found.ranked):
+        if point.choices != found.chosen.choices:
+            simulated = not point.choices
+            shown.append(FrontierPoint(point.high_bytes, point.step_s / plain_s, _named(point.choices), simulated))
+    own = found.chosen.simulation.peak.high_bytes
+    shown.append(FrontierPoint(own, found.step_s / plain_s, _named(found.chosen.choices), True))
     return tuple(sorted(shown, key=lambda p: (p.slowdown, p.peak_bytes)))
 
 

@@ -14,7 +14,7 @@ from memfit.core.strategy import Choice
 from memfit.core.trace import Kind, Trace
 from memfit.hooks.tensor_recompute import counted_as, write_tensors
 from memfit.plan.selection import Selection, pareto
-from memfit.simulate import op_seconds
+from memfit.simulate import again_seconds
 from memfit.trace.usage import Curve, usage
 
 _RANDOM = frozenset({
@@ -85,7 +85,7 @@ class Recomputing:
             idle, needed = self._read.gap(storage)
             if needed > idle:
                 unit.values.append(Value(storage, self._trace.storages[storage].nbytes, idle, needed, inputs))
-                unit.seconds += sum(op_seconds(self._trace.ops[op], self._device) for op in ops) * self._read.weight(idle)
+                unit.seconds += sum(again_seconds(self._trace.ops[op], self._device) for op in ops) * self._read.weight(idle)
         return sorted((u for u in found.values() if u.values), key=lambda u: -u.order)
 
     def _recipe(self, storage: int, depth: int) -> tuple[frozenset[int], tuple[int, ...]] | None:

@@ -39,7 +39,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
                          "correct it, or make a new one: memfit plan TARGET -o plan.toml")
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
     largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
-    known = plan if plain.peak == plan.baseline.peak else _forgetting(plan, seen)
+    known = plan if plain.peak == plan.baseline.peak else _forgetting(plan)
     return replace(
         known, target=job.name or plan.target, fits=seen.simulation.peak.high_bytes <= budget_bytes,
         fidelity=plan_fidelity(explorer.fake, choices).value, strategies=_named(plan.strategies, explorer.fake),
@@ -60,10 +60,10 @@ def _without_splitting(plan: Plan, fake: Job) -> Plan:
     return replace(plan, strategies=kept, notes=(*plan.notes, note))
 
 
-def _forgetting(plan: Plan, seen: Candidate) -> Plan:
-    """The plan without what it says of a step that was another one (another batch size, say)."""
+def _forgetting(plan: Plan) -> Plan:
+    """The plan without what it says of a step that was another one (another batch size, say); a floor of 0 is not known."""
     note = "made for other settings than these: only its strategies were looked at, so floor and frontier are not known"
-    return replace(plan, floor_bytes=seen.simulation.peak.high_bytes, rejected=(), frontier=(),
+    return replace(plan, floor_bytes=0, rejected=(), frontier=(),
                    notes=(*plan.notes, note))
 
 

@@ -12,10 +12,11 @@ from memfit.plan.checkpointing import Checkpointing
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.recomputing import Recomputing
 from memfit.plan.selection import Selection
+from memfit.plan.trust import trusted_seconds
 from memfit.plan.variants import BY_TRACE
 
-_PLAIN_BONUS = 0.97  # a mix must be predicted at least this much faster than plain to replace it where plain fits
 _TRIES = 24
+_TRACED_EVENTS = 24_000  # small steps are cheap to trace: more of them are tried
 _BOUND_ERROR = 1.02  # a bound this far above the best simulated peak is not worth a trace
 
 
@@ -40,18 +41,12 @@ class Point:
 def points(explorer: Explorer, candidates: list[Candidate], banned: frozenset[str]) -> list[Point]:
     """Every candidate with every useful selection of checkpointed modules, fastest first."""
     found: list[Point] = []
-    for candidate in candidates:
+    for candidate, seconds in zip(candidates, trusted_seconds(candidates, explorer.device), strict=True):
         margin = candidate.simulation.peak.high_bytes - candidate.simulation.peak.allocated_bytes
         for selected in _selections(explorer, candidate, banned):
             chosen = (*candidate.choices, selected.choice) if selected.choice else candidate.choices
-            found.append(Point(chosen, selected.peak_bytes + margin, candidate.simulation.step_s + selected.extra_s))
-    plain_s = explorer.plain.simulation.step_s
-    faster = [p for p in found if not p.choices or p.high_bytes < _plain_high(explorer) or p.step_s < _PLAIN_BONUS * plain_s]
-    return sorted(faster, key=lambda point: point.order)
-
-
-def _plain_high(explorer: Explorer) -> int:
-    return explorer.plain.simulation.peak.high_bytes
+            found.append(Point(chosen, selected.peak_bytes + margin, seconds + selected.extra_s))
+    return sorted(found, key=lambda point: point.order)
 
 
 def _selections(explorer: Explorer, candidate: Candidate, banned: frozenset[str]) -> list[Selection]:
@@ -68,8 +63,9 @@ def _composes(candidate: Candidate, choice: Choice) -> bool:
     return choice.name in strategies() and conflict((*candidate.choices, choice)) is None
 
 
-def fastest(explorer: Explorer, ranked: list[Point], budget_bytes: int) -> Candidate | None:
-    """The fastest point that, applied, traced and simulated, fits; None if none does."""
+def fastest(explorer: Explorer, ranked: list[Point], budget_bytes: int) -> tuple[Candidate, float] | None:
+    """The fastest point that, applied, traced and simulated, fits, with its seconds; None if none does."""
+    tries = max(_TRIES, _TRACED_EVENTS // max(1, len(explorer.plain.trace.events)))
     above: dict[str, float] = {}  # by mix: how far its last simulation lay above the bound
     tried = 0
     for point in ranked:
@@ -78,13 +74,15 @@ def fastest(explorer: Explorer, ranked: list[Point], budget_bytes: int) -> Candi
         candidate = explorer.candidate(point.choices)
         if isinstance(candidate, Candidate):
             if candidate.simulation.peak.high_bytes <= budget_bytes:
-                return candidate
+                return candidate, point.step_s
             above[point.mix] = max(1.0, candidate.simulation.peak.high_bytes / point.high_bytes)
         tried += 1
-        if tried == _TRIES:
+        if tried == tries:
             break
     lowest = smallest(explorer, ranked)
-    return lowest if lowest.simulation.peak.high_bytes <= budget_bytes else None
+    if lowest.simulation.peak.high_bytes > budget_bytes:
+        return None
+    return lowest, next((p.step_s for p in ranked if p.choices == lowest.choices), lowest.simulation.step_s)
 
 
 def smallest(explorer: Explorer, ranked: list[Point]) -> Candidate:

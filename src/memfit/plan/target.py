@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memfit.core.costs import costs
 from memfit.core.device import Device
 from memfit.hardware import find_device
 from memfit.monitor.rates import machine_rates
@@ -17,4 +18,5 @@ def target_device(device: str | Device | None) -> Device:
     if found.kind != "cpu":
         return found
     here = machine_rates()
-    return replace(found, rates=here["rates"], bandwidth=here["bandwidth"], overhead_s=here["overhead_s"])
+    return replace(found, rates=here["rates"], bandwidth=here["bandwidth"], overhead_s=here["overhead_s"],
+                   costs=costs(here["operators"], here["overheads"], here["streams"]))

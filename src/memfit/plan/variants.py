@@ -11,10 +11,12 @@ from memfit.core.fidelity import Fidelity
 from memfit.core.results import Rejected
 from memfit.core.strategy import Choice, Settings
 from memfit.plan.explore import Candidate, Explorer
+from memfit.plan.trust import trusted_seconds
 from memfit.trace.usage import usage
 
 BY_TRACE = ("checkpoint", "recompute")  # chosen on each mix's own trace, by the search
 MOST_MIXES = 40
+_FIRST = ("fused-step",)  # may be the base of all mixes
 _LITTLE = 0.93
 
 
@@ -27,23 +29,39 @@ class Variants:
 
 
 def variants(explorer: Explorer, allowed: Fidelity, barred: dict[str, str]) -> Variants:
-    """Trace every strategy alone, then the mixes of those that lower the curve somewhere."""
+    """Trace every strategy alone, then the mixes of those that lower the curve somewhere. A strategy that makes the step
+    clearly faster and no larger is the base: the others are traced with it wherever they can be."""
     found = Variants([explorer.plain])
+    base: list[Choice] = []
     useful: list[list[Choice]] = []
-    for name in sorted(strategies()):
+    for name in sorted(strategies(), key=lambda name: (name not in _FIRST, name)):
         if name not in BY_TRACE:
-            kept = _alone(explorer, name, allowed, barred, found)
-            if kept:
+            kept = _alone(explorer, name, allowed, barred, found, base)
+            if kept and name in _FIRST and _better(explorer, found.candidates[-1]):
+                base.extend(kept)
+            elif kept:
                 useful.append(kept)
     for choices in _mixes(useful):
-        candidate = explorer.candidate(choices)
+        candidate = explorer.candidate(_with(base, choices))
         if isinstance(candidate, Candidate):
             found.candidates.append(candidate)
     return found
 
 
+def _with(base: Sequence[Choice], choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """The choices on the base, in the order of their names; without it where they conflict."""
+    both = (*(one for one in base if conflict((one, *choices)) is None), *choices)
+    return tuple(sorted(both, key=lambda one: one.name))
+
+
+def _better(explorer: Explorer, alone: Candidate) -> bool:
+    plain = explorer.plain
+    return (alone.simulation.peak.high_bytes <= plain.simulation.peak.high_bytes
+            and trusted_seconds([plain, alone], explorer.device)[1] < plain.simulation.step_s)
+
+
 def _alone(
-    explorer: Explorer, name: str, allowed: Fidelity, barred: dict[str, str], found: Variants
+    explorer: Explorer, name: str, allowed: Fidelity, barred: dict[str, str], found: Variants, base: Sequence[Choice]
 ) -> list[Choice]:
     strategy, job = strategies()[name], explorer.fake
     reason = barred.get(name) or strategy.excluded(job, explorer.device)
@@ -52,17 +70,19 @@ def _alone(
         return []
     kept: list[Choice] = []
     notes: list[str] = []
-    for settings in _worth_tracing(strategy.choices(job, explorer.plain.trace, explorer.device), kept, explorer):
+    options = strategy.choices(job, explorer.plain.trace, explorer.device)
+    for settings in _worth_tracing(options, kept, explorer, base):
         fidelity = strategy.fidelity(job, settings)
         if not allowed.allows(fidelity):
             notes.append(f"gives {fidelity.value} results; allowed is {allowed.value} (--fidelity {fidelity.value})")
             break
-        candidate = explorer.candidate([Choice(name, settings)])
+        choice = Choice(name, settings)
+        candidate = explorer.candidate(_with(base, [choice]))
         if isinstance(candidate, str):
             notes.append(candidate)
-        elif _lowers(candidate, explorer.plain):
+        elif _lowers(candidate, _under(explorer, candidate, choice)):
             found.candidates.append(candidate)
-            kept.append(candidate.choices[0])
+            kept.append(choice)
         else:
             notes.append("saves nothing here: the peak of every phase stays as it is")
     if not kept:
@@ -70,12 +90,20 @@ def _alone(
     return kept
 
 
-def _worth_tracing(options: Sequence[Settings], kept: list[Choice], explorer: Explorer) -> Iterator[Settings]:
+def _under(explorer: Explorer, candidate: Candidate, choice: Choice) -> Candidate:
+    """What a candidate is without the choice: traced before."""
+    below = explorer.candidate([one for one in candidate.choices if one != choice])
+    return below if isinstance(below, Candidate) else explorer.plain
+
+
+def _worth_tracing(
+    options: Sequence[Settings], kept: list[Choice], explorer: Explorer, base: Sequence[Choice]
+) -> Iterator[Settings]:
     """Settings from gentle to strong; where one more gave little, only the strongest of the rest."""
     peaks: list[int] = []
     for place, settings in enumerate(options):
         yield settings
-        last = explorer.candidate([kept[-1]]) if kept else None
+        last = explorer.candidate(_with(base, [kept[-1]])) if kept else None
         if isinstance(last, Candidate):
             peaks.append(last.simulation.peak.allocated_bytes)
         if len(peaks) > 1 and peaks[-1] > _LITTLE * peaks[-2]:
@@ -85,10 +113,11 @@ def _worth_tracing(options: Sequence[Settings], kept: list[Choice], explorer: Ex
 
 def _lowers(candidate: Candidate, plain: Candidate) -> bool:
     """Whether some phase needs less, or the step is clearly faster."""
-    if candidate.simulation.step_s < 0.95 * plain.simulation.step_s:
+    if candidate.simulation.step_s < 0.98 * plain.simulation.step_s:
         return True
+    little = 0.001 * plain.simulation.peak.allocated_bytes
     before, after = _phase_peaks(plain), _phase_peaks(candidate)
-    return any(after.get(phase, 0) < 0.999 * peak for phase, peak in before.items())
+    return any(after.get(phase, 0) < peak - little for phase, peak in before.items())
 
 
 def _phase_peaks(candidate: Candidate) -> dict[str, int]:

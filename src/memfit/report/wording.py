@@ -126,8 +126,16 @@ def demo_text(demo: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows + ([("report", str(demo["report"]))] if demo.get("report") else [])
 
 
+def is_own(plan: Plan) -> bool:
+    """Whether a plan that does not fit is one of its own (from a file), and not the smallest that there is."""
+    return not plan.fits and plan.floor_bytes <= plan.budget.device_bytes
+
+
 def _plan(plan: Plan) -> Headline:
     need, budget = judged_bytes(plan.predicted.peak, plan.device), plan.budget.device_bytes
+    if is_own(plan):
+        text = f"this plan needs up to {gib(plan.predicted.peak.high_bytes)}, its budget is {gib(budget)}; a new plan may fit"
+        return Headline("DOES NOT FIT", text, good=False)
     if not plan.fits:
         return Headline(
             "DOES NOT FIT",

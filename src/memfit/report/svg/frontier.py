@@ -67,7 +67,7 @@ def frontier(
 
 
 def _plot(points: Sequence[FrontierPoint], budget_bytes: int | None, floor_bytes: int | None, width: int) -> _Plot:
-    sizes = [point.peak_bytes for point in points] + [size for size in (budget_bytes, floor_bytes) if size is not None]
+    sizes = [point.peak_bytes for point in points] + [size for size in (budget_bytes, floor_bytes) if size]
     times = [point.slowdown for point in points]
     spread = max(max(times) - min(times), 0.1)
     low, high = min(times) - spread * 0.08, max(times) + spread * 0.14

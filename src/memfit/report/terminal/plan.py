@@ -13,13 +13,14 @@ from memfit.report import wording
 from memfit.report.format import gib, ratio, seconds
 from memfit.report.settings import mix_text, settings_text
 from memfit.report.terminal import parts
+from memfit.report.tradeoffs import tradeoffs
 
 _MOST_POINTS = 12
 
 
 def plan_view(plan: Plan, *, every_point: bool = False) -> Group:
     """Headline, plain against planned, what is used and why, what is not, the frontier (whole or thinned), limits."""
-    used = "Strategies, in this order" if plan.fits else "Strategies of the smallest plan"
+    used = "Strategies, in this order" if plan.fits or wording.is_own(plan) else "Strategies of the smallest plan"
     return Group(
         parts.title("plan", plan.target, "on", plan.device),
         parts.headline(wording.headline(plan)),
@@ -35,7 +36,7 @@ def plan_view(plan: Plan, *, every_point: bool = False) -> Group:
 def _predicted(plan: Plan) -> Table:
     made = parts.table("", "peak", "at most", "step time", numbers=("peak", "at most", "step time"))
     _predicted_row(made, "plain", plan.baseline, plan.device)
-    _predicted_row(made, "this plan" if plan.fits else "smallest plan", plan.predicted, plan.device)
+    _predicted_row(made, "this plan" if plan.fits or wording.is_own(plan) else "smallest plan", plan.predicted, plan.device)
     return made
 
 
@@ -100,11 +101,14 @@ def thinned(count: int, keep: int | None) -> Sequence[int]:
 def _limits(plan: Plan) -> Table:
     host = [("host budget", gib(plan.budget.host_bytes))] if plan.budget.host_bytes is not None else []
     batch = [("largest batch", str(plan.largest_batch))] if plan.largest_batch is not None else []
+    floor = [("floor", f"{gib(plan.floor_bytes)}, the smallest that this job can be brought to at this fidelity")]
+    floor = floor if plan.floor_bytes else []  # 0: not known
     return parts.facts(
         [
             ("budget", gib(plan.budget.device_bytes)),
             *host,
-            ("floor", f"{gib(plan.floor_bytes)}, the smallest that this job can be brought to at this fidelity"),
+            *floor,
+            *tradeoffs(plan),
             *batch,
             ("fidelity", f"{plan.fidelity}: {wording.FIDELITY.get(plan.fidelity, '')}".removesuffix(": ")),
             ("planned in", seconds(plan.took_s)),

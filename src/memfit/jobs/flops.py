@@ -1,0 +1,43 @@
+"""Floating-point operations of one operator call, by torch's own formulas and those that it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+aten: Any = torch.ops.aten
+
+
+def flop_formula(func: Any) -> Callable[..., Any] | None:
+    """`formula(*args, **kwargs, out_val=out)` for an operator overload; None where it is not counted."""
+    packet = getattr(func, "_overloadpacket", None)
+    return _LACKING.get(packet) or flop_registry.get(packet)
+
+
+def flops_of(formula: Callable[..., Any] | None, args: Any, kwargs: Any, out: Any) -> int:
+    """Of one call; 0 where there is no formula or it does not know this form."""
+    if formula is None:
+        return 0
+    try:
+        return int(formula(*args, **kwargs, out_val=out))
+    except Exception:
+        return 0
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query.shape, key.shape, value.shape)
+
+
+def _attention_backward(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> int:
+    return sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+
+
+_LACKING: dict[Any, Callable[..., int]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
