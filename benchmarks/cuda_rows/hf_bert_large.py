@@ -1,13 +1,15 @@
 """The documentation page on training on one GPU (January 2022): BERT-large classifies 512 random ids; nvidia-smi's figure.
 
 transformers of that time does not install on a supported Python; 4.41 has the same attention written out, and its AdamW
-and Adafactor. torch before 2.0 fills gradients with zeros where later ones drop them.
+and Adafactor. torch before 2.0 fills gradients with zeros where later ones drop them, and before 1.11 softmax keeps its
+input for backward, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -39,10 +41,40 @@ def adafactor(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return Zeroing(parameters, lr=5e-5, scale_parameter=False, relative_step=False)
 
 
+class KeepingSoftmax(torch.autograd.Function):
+    """Softmax as in torch 1.10: input and output are saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
+        y = torch.softmax(x, dim)
+        ctx.save_for_backward(x, y)
+        ctx.dim = dim
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        x, y = ctx.saved_tensors
+        return torch.ops.aten._softmax_backward_data(grads[0], y, ctx.dim, x.dtype), None
+
+
+def with_earlier_softmax(module: nn.Module) -> None:
+    """The module's forward uses the softmax of torch 1.10."""
+    forward = module.forward
+
+    def earlier(*args: Any, **kwargs: Any) -> Any:
+        with mock.patch.object(nn.functional, "softmax", lambda x, dim: KeepingSoftmax.apply(x, dim)):
+            return forward(*args, **kwargs)
+
+    module.forward = earlier
+
+
 class Classifier(nn.Module):
     def __init__(self, checkpointing: bool, half: bool) -> None:
         super().__init__()
         self.model, self.half_precision = hf_models.make("bert-large", "eager"), half
+        for module in self.model.modules():
+            if type(module).__name__ == "BertSelfAttention":
+                with_earlier_softmax(module)
         if checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
 
