@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.trace import shapes
+from memfit.trace.cuda.registering import Overrides, composite
 
 aten: Any = torch.ops.aten
 _CPU = torch.device("cpu")
@@ -69,6 +71,22 @@ def counters_on_host(optimizer: torch.optim.Optimizer) -> None:
             step = optimizer.state.get(parameter, {}).get("step")
             if type(step) is FakeTensor and step.dim() == 0:
                 put_on_host(step)
+
+
+def register(overrides: Overrides) -> None:
+    """Let `.to("cuda")` and `.cuda()` stay where they are: a build without CUDA refuses the device's name before a trace sees
+    the call."""
+    for overload in (aten.to.device, aten.to.dtype_layout):
+        overrides.add(f"to.{overload._overloadname}", partial(_moved, overload))
+
+
+def _moved(overload: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    here = type(tensor) is FakeTensor or not torch.cuda.is_available()
+    if here and args and isinstance(args[0], torch.device) and args[0].type == "cuda":
+        args = (_CPU, *args[1:])
+    if here and asks_for_card(kwargs):
+        kwargs = {**kwargs, "device": _CPU}
+    return composite(overload, tensor, *args, **kwargs)
 
 
 @contextmanager

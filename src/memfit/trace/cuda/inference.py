@@ -1,4 +1,4 @@
-"""Inference mode as a scope without gradients: in it operators would reach the trace undecided, past autocast and composites."""
+"""Inference mode as a scope without gradients: in it operators would reach the trace past autocast and composites."""
 
 from __future__ import annotations
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from memfit.trace.cuda import attention, composites, recurrent
+from memfit.trace.cuda import attention, composites, devices, recurrent
 from memfit.trace.cuda.autocast import cuda_autocast
-from memfit.trace.cuda.devices import no_driver_needed
 from memfit.trace.cuda.inference import inference_as_no_grad
 from memfit.trace.cuda.optimizers import cuda_optimizers
 from memfit.trace.cuda.registering import overriding
@@ -32,7 +31,8 @@ def cuda_semantics(target: CudaTarget | None) -> Iterator[None]:
             composites.register(overrides, target)
             attention.register(overrides, target)
             recurrent.register(overrides, target)
-            for entered in (cuda_autocast(overrides), cuda_optimizers(), no_driver_needed(), inference_as_no_grad()):
+            devices.register(overrides)
+            for entered in (cuda_autocast(overrides), cuda_optimizers(), devices.no_driver_needed(), inference_as_no_grad()):
                 stack.enter_context(entered)
             yield
     finally:
