@@ -24,7 +24,7 @@ from memfit.train import Session
 
 MIXES = [(), *((row,) for row in ROWS),
          *((a, b) for i, a in enumerate(ROWS) for b in ROWS[i + 1:] if conflict([a.choice, b.choice]) is None),
-         tuple(row for row in ROWS if row.name not in ("step-in-backward", "recompute"))]
+         tuple(row for row in ROWS if row.name not in ("step-in-backward", "recompute", "fused-step"))]
 
 
 def run_without_memfit(source: str) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from memfit.core.errors import UsageError
 
@@ -26,3 +28,18 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}", "choose another folder with -o or --out") from None
+
+
+def toml_text(document: Mapping[str, Any]) -> str:
+    """A document of JSON types as TOML, which has no null: keys without a value are left out."""
+    import tomlkit
+
+    return tomlkit.dumps(_without_none(document))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_none(inner) for inner in value]
+    return value

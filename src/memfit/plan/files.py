@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.core.errors import UsageError
-from memfit.core.files import write_atomic
+from memfit.core.files import toml_text, write_atomic
 from memfit.core.results import (
     Budget,
     FrontierPoint,
@@ -31,9 +31,7 @@ _HEADER = "# A memfit plan. Edit the strategies and apply it again: memfit train
 
 def write_plan(plan: Plan, path: str | Path) -> None:
     """Write the plan beside `path`, then rename. Raises UsageError if it cannot be written."""
-    import tomlkit
-
-    write_atomic(Path(path), _HEADER + tomlkit.dumps(_without_none(plan.to_dict())))
+    write_atomic(Path(path), _HEADER + toml_text(plan.to_dict()))
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -103,12 +101,3 @@ def _budget(d: Mapping[str, Any]) -> Budget:
 
 def _predicted(d: Mapping[str, Any]) -> Predicted:
     return Predicted(Peak(**d["peak"]), d["step_s"])
-
-
-def _without_none(value: Any) -> Any:
-    """TOML has no null: leave such keys out."""
-    if isinstance(value, Mapping):
-        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [_without_none(inner) for inner in value]
-    return value

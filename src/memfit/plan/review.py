@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from memfit.apply import plan_code, plan_fidelity, strategies
 from memfit.core.errors import UsageError
+from memfit.core.fidelity import Fidelity
 from memfit.core.results import Plan, PlannedStrategy, Predicted
 from memfit.core.strategy import Choice
 from memfit.jobs import Job, batches
 from memfit.jobs.identity import model_hash
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.files import check_belongs
+from memfit.plan.find import find
 from memfit.plan.largest import largest_batch
 from memfit.plan.target import target_device
 
@@ -39,7 +41,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
                          "correct it, or make a new one: memfit plan TARGET -o plan.toml")
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
     largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
-    known = plan if plain.peak == plan.baseline.peak else _forgetting(plan)
+    known = plan if plain.peak == plan.baseline.peak else _forgetting(plan, explorer)
     return replace(
         known, target=job.name or plan.target, fits=seen.simulation.peak.high_bytes <= budget_bytes,
         fidelity=plan_fidelity(explorer.fake, choices).value, strategies=_named(plan.strategies, explorer.fake),
@@ -60,11 +62,11 @@ def _without_splitting(plan: Plan, fake: Job) -> Plan:
     return replace(plan, strategies=kept, notes=(*plan.notes, note))
 
 
-def _forgetting(plan: Plan) -> Plan:
-    """The plan without what it says of a step that was another one (another batch size, say); a floor of 0 is not known."""
-    note = "made for other settings than these: only its strategies were looked at, so floor and frontier are not known"
-    return replace(plan, floor_bytes=0, rejected=(), frontier=(),
-                   notes=(*plan.notes, note))
+def _forgetting(plan: Plan, explorer: Explorer) -> Plan:
+    """The plan without what it says of a step that was another one (another batch size, say); its floor is sought anew."""
+    floor_bytes = find(explorer, Fidelity.parse(plan.fidelity), {}, plan.budget.device_bytes).floor_bytes
+    note = "made for other settings than these: only its strategies were looked at, so the frontier is not known"
+    return replace(plan, floor_bytes=floor_bytes, rejected=(), frontier=(), notes=(*plan.notes, note))
 
 
 def _named(planned: Sequence[PlannedStrategy], fake: Job) -> tuple[PlannedStrategy, ...]:
