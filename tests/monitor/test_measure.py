@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from memfit.core.units import MIB
 from memfit.jobs import Job, run_step
+from memfit.launch import WorkerResult
 from memfit.monitor import rates
 from memfit.monitor.measure import measure_peak, measure_step, storage_bytes
+from memfit.monitor.probes import probes
 from memfit.monitor.step_peaks import StepPeaks
 
 
@@ -74,9 +78,30 @@ def test_steps_of_a_known_kind_are_not_profiled_again() -> None:
     assert seen[3][1] < seen[2][1] == seen[6][1] == seen[1][1] < seen[5][1] == peaks.highest_bytes
 
 
+@pytest.mark.slow
 def test_rates_are_measured_once_and_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = rates.machine_rates()
     assert first["rates"]["float32"] > 1e8 and first["bandwidth"] > 1e8 and 1e-8 < first["overhead_s"] < 1e-2
-    monkeypatch.setattr(rates, "measure_rates", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr(rates, "run_worker", lambda *_, **__: pytest.fail("measured again"))
     assert rates.machine_rates() == first
+
+
+def test_rates_of_a_busy_machine_are_measured_anew_when_they_are_old(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = WorkerResult((), {"schema": rates.SCHEMA, "busy": True, "bandwidth": 1.0}, 0, "", "", False, False, False, 1.0)
+    calls: list[str] = []
+    monkeypatch.setattr(rates, "run_worker", lambda name, *_, **__: calls.append(name) or measured)
+    assert rates.machine_rates() == rates.machine_rates() == measured.result and len(calls) == 1
+    hour_ago = time.time() - 3600
+    os.utime(rates.rates_path(), (hour_ago, hour_ago))
+    rates.machine_rates()
+    assert len(calls) == 2
+
+
+def test_a_probe_counts_its_work_as_a_trace_does() -> None:
+    one = next(probe for probe in probes() if probe.key == "mm:float32")
+    args = one.arguments()
+    (m, k), n = args[0].shape, args[1].shape[1]
+    flops, nbytes, seconds = rates._timed(one)
+    assert (flops, nbytes) == (2 * m * k * n, 4 * (m * k + k * n + m * n)) and seconds > 0

@@ -28,6 +28,8 @@ from memfit.monitor.probes import Probe, probes, work_of
 SCHEMA = "memfit.rates/3"
 _WORKER = "memfit.monitor.rates_worker"
 _PASSES = 2  # far apart in time: another process's work only ever slows a call down
+_BUSY = 1.6  # seconds that passed for one on a processor: above that others were at work, and the rates are too low
+_TRY_AGAIN_S = 600.0  # rates of a busy machine are measured anew after this long
 _CALLS_S = 0.002  # short calls are repeated in a loop that takes about this long
 
 
@@ -42,7 +44,8 @@ def machine_rates(*, again: bool = False) -> dict[str, Any]:
     """`{rates{float32, bfloat16}, bandwidth, overhead_s, operators, overheads}`, from the kept file or measured now, in
     a process of its own, in about ten seconds.
 
-    A folder that cannot be written to is no error: the rates are measured anew each time.
+    Rates that were measured while the machine was busy are measured anew when they are ten minutes old. A folder that
+    cannot be written to is no error: the rates are measured anew each time.
     """
     path = rates_path()
     if not again and (kept := _kept(path)) is not None:
@@ -60,9 +63,9 @@ def measure_rates() -> dict[str, Any]:
 
     `operators` are `[flops, bytes, seconds]` by `operator:dtype`, `overheads` seconds of host work for a call by phase,
     `streams` `[reuse distance, bytes per second]`; `rates` (operations per second), `bandwidth` (bytes per second of main
-    memory, read and written) and `overhead_s` (a small call) sum them up.
+    memory, read and written) and `overhead_s` (a small call) sum them up. `busy`: others were at work meanwhile.
     """
-    began = time.perf_counter()
+    began, own = time.perf_counter(), time.thread_time()
     with torch.no_grad():
         operators, streams = _operators(), reuse_rates()
     overhead_s = min(seconds for _, _, seconds in operators["add:float32"])
@@ -72,6 +75,7 @@ def measure_rates() -> dict[str, Any]:
         "bandwidth": streams[-1][1],
         "overhead_s": overhead_s, "operators": operators, "overheads": call_overheads(overhead_s),
         "streams": streams,
+        "busy": time.perf_counter() - began > _BUSY * (time.thread_time() - own),
         "took_s": time.perf_counter() - began,
     }
 
@@ -90,9 +94,12 @@ def processor_name() -> str:
 def _kept(path: Path) -> dict[str, Any] | None:
     try:
         kept = json.loads(path.read_text())
+        age_s = time.time() - path.stat().st_mtime
     except (OSError, ValueError):
         return None
-    return kept if isinstance(kept, dict) and kept.get("schema") == SCHEMA else None
+    if not isinstance(kept, dict) or kept.get("schema") != SCHEMA:
+        return None
+    return None if kept.get("busy") and age_s > _TRY_AGAIN_S else kept
 
 
 def _operators() -> dict[str, list[list[float]]]:
