@@ -5,7 +5,8 @@
     python benchmarks/accuracy_cuda.py --check       print the table's statistics; exit 1 where they are not good enough
 
 No GPU is needed. The measurements are in data/, the rows' jobs in cuda_rows/, which sees no measured value. Rows whose
-code comes from a library get an environment with the version that ran (transformers; torch is the one here), made once
+code comes from a library get an environment with the version that ran (transformers; torch is the one here); convolutions
+of a torch whose cuDNN cannot be asked on such a machine (before 9.8) are put to the oldest that can. Both are made once,
 under ~/.cache/memfit-bench or MEMFIT_BENCH_CACHE.
 """
 
@@ -29,6 +30,7 @@ CACHE = Path(os.environ.get("MEMFIT_BENCH_CACHE", "~/.cache/memfit-bench")).expa
 FIELDS = ["row", "source", "configuration", "device", "reads", "group", "library", "torch", "measured_bytes",
           "predicted_bytes", "low_bytes", "high_bytes", "error_percent", "took_s", "note", "reason"]
 MIB, NOTABLE_PERCENT = 1 << 20, 5.0
+OLDEST_CUDNN, ITS_CUBLAS, ASKABLE = "9.8.0.87", "12.8.4.1", 90800
 Row = dict[str, str]
 
 
@@ -61,6 +63,22 @@ def environment(library: str) -> str:
     return str(python)
 
 
+def libraries(torch_version: str) -> dict[str, str]:
+    """Environment variables under which convolutions are put to the cuDNN nearest to that of a version of PyTorch."""
+    from memfit.hardware.cudnn import version_of_torch
+
+    if not torch_version or (version_of_torch(torch_version) or 0) >= ASKABLE:
+        return {}
+    folders = {}
+    for name, package in (("cudnn", f"nvidia-cudnn-cu12=={OLDEST_CUDNN}"), ("cublas", f"nvidia-cublas-cu12=={ITS_CUBLAS}")):
+        folders[name] = CACHE / package.rpartition("-cu12==")[0] / package.rpartition("==")[2]
+        if not folders[name].exists():
+            install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folders[name]), package]
+            subprocess.run(install, check=True)
+    return {"MEMFIT_CUDNN": str(folders["cudnn"] / "nvidia/cudnn/lib/libcudnn.so.9"),
+            "LD_LIBRARY_PATH": str(folders["cublas"] / "nvidia/cublas/lib")}
+
+
 def work(ids: Iterable[str]) -> None:
     """In an environment's own process: predict rows, one line of JSON each."""
     from cuda_rows import all_cases
@@ -75,9 +93,10 @@ def work(ids: Iterable[str]) -> None:
         print("ROW " + json.dumps({"row": row, **line}), flush=True)
 
 
-def predicted(ids: list[str], library: str) -> Iterable[dict[str, Any]]:
+def predicted(ids: list[str], library: str, variables: dict[str, str]) -> Iterable[dict[str, Any]]:
     words = [environment(library), str(HERE / "accuracy_cuda.py"), "--work", *ids]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    variables = {**os.environ, **variables}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("ROW "):
@@ -85,13 +104,16 @@ def predicted(ids: list[str], library: str) -> Iterable[dict[str, Any]]:
 
 
 def run(wanted: list[str]) -> None:
-    """Predict these rows, one process for each library, keeping the table up to date."""
+    """Predict these rows, one process for each set of libraries, keeping the table up to date."""
     from cuda_rows import all_cases
 
     cases = all_cases()
-    for library in sorted({case.library for case in cases.values()}):
-        ids = [row for row in wanted if row in cases and cases[row].library == library]
-        for found in predicted(ids, library) if ids else ():
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in (row for row in wanted if row in cases):
+        asked = cases[row].torch if cases[row].convolves else ""
+        groups.setdefault((cases[row].library, asked), []).append(row)
+    for (library, asked), ids in sorted(groups.items()):
+        for found in predicted(ids, library, libraries(asked)):
             rows = read()
             rows[found["row"]] = as_row(found, cases[found["row"]])
             write(rows)

@@ -25,7 +25,10 @@ class Case:
     `reads`: which figure the source reports: bytes allocated in a steady or a first step, bytes reserved, reserved and
     the kernels loaded meanwhile, or all that the driver counts for the process. `minus_bytes` were there before the
     source began to count. `library` is the version of transformers whose code ran ("": none is used). `torch` is the
-    published version of PyTorch. `convolutions`: shown apart, as cuDNN's choice decides. `note`: what had to be inferred.
+    published version of PyTorch. `convolutions`: shown apart, as cuDNN's choice decides; `patches`: only an image's
+    patches are convolved. `note`: what had to be inferred. `unlike`: why the published set-up is not the one that was
+    measured; such rows are predicted and shown, and counted apart. `or_else`: the job of another set-up that the source
+    leaves open, which widens the interval.
     """
 
     row: str
@@ -35,10 +38,15 @@ class Case:
     library: str = ""
     torch: str = ""
     convolutions: bool = False
+    patches: bool = False
     minus_bytes: int = 0
     note: str = ""
     unlike: str = ""
     or_else: Callable[[], memfit.Job] | None = None
+
+    @property
+    def convolves(self) -> bool:
+        return self.convolutions or self.patches
 
 
 def own_card(name: str) -> str:

@@ -68,8 +68,8 @@ def job(batch: int, dtype: torch.dtype, *, accumulation: int = 1) -> memfit.Job:
 
 def cases() -> list[Case]:
     return [
-        Case("P203", CARD, lambda: job(64, torch.float32), "reserved", torch=VERSION),
-        Case("P204", CARD, lambda: job(64, torch.float32), "reserved", torch=VERSION),
-        Case("P207", CARD, lambda: job(16, torch.bfloat16), "reserved", torch=VERSION),
-        Case("P208", CARD, lambda: job(4, torch.bfloat16, accumulation=4), "reserved", torch=VERSION),
+        Case("P203", CARD, lambda: job(64, torch.float32), "reserved", torch=VERSION, patches=True),
+        Case("P204", CARD, lambda: job(64, torch.float32), "reserved", torch=VERSION, patches=True),
+        Case("P207", CARD, lambda: job(16, torch.bfloat16), "reserved", torch=VERSION, patches=True),
+        Case("P208", CARD, lambda: job(4, torch.bfloat16, accumulation=4), "reserved", torch=VERSION, patches=True),
     ]

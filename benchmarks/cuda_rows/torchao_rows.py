@@ -43,7 +43,7 @@ def cases() -> list[Case]:
     huge = lambda: job("vit_huge_patch14_224", 8, bf16=False, checkpointing=False)  # noqa: E731
     bf16 = lambda: job(giant, 32, bf16=True, checkpointing=True, img_size=224)  # noqa: E731
     return [
-        Case("P241", card, huge, torch="2.4", note="compiled; predicted as eager"),
-        Case("P247", card, bf16, torch="2.4"),
-        Case("P251", card, bf16, torch="2.4", note="compiled; predicted as eager"),
+        Case("P241", card, huge, torch="2.4", patches=True, note="compiled; predicted as eager"),
+        Case("P247", card, bf16, torch="2.4", patches=True),
+        Case("P251", card, bf16, torch="2.4", patches=True, note="compiled; predicted as eager"),
     ]
