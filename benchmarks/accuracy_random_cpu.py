@@ -5,8 +5,9 @@
     python benchmarks/accuracy_random_cpu.py --check    print the table
 
 Prediction and measurement have a fresh process each and a time limit; measure_cpu.py shares nothing with the prediction.
-A name is left out, and the next one drawn, where the model does not run by itself on this input (measuring fails too) or
-is predicted to need more than 8 GiB; those are counted in the table. What memfit cannot trace or predicts wrong stays in.
+A name is left out, and the next one drawn, where the model does not run by itself on this input (measuring fails too), or
+its weights, gradients and momentum alone need more than 4 GiB (the first names drawn: 8 GiB in all), or it takes too long;
+those are counted in the table. What memfit cannot trace or predicts wrong stays in.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy_random_cpu.csv"
 FIELDS = ["model", "outcome", "first_predicted", "first_measured", "steady_predicted", "steady_measured",
           "first_percent", "steady_percent", "note"]
-COUNT, SEED, LIMIT_S, LARGEST_BYTES, MIB = 50, 0, 300, 8 << 30, 1 << 20
+COUNT, SEED, LIMIT_S, LARGEST_BYTES, MIB = 50, 0, 300, 4 << 30, 1 << 20
+TOO_LONG = f"took more than {LIMIT_S} s"
+OUTCOMES = ("right", "off", "untraceable", "does not run", "too large", "too slow")
 SETTLED = ("right", "off", "untraceable")
 Row = dict[str, str]
 
@@ -45,7 +48,7 @@ def in_a_process(*words: str) -> tuple[dict[str, int] | None, str]:
     try:
         done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        return None, f"took more than {LIMIT_S} s"
+        return None, TOO_LONG
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         return None, lines[-1][:200] if lines else f"exit {done.returncode}"
@@ -54,16 +57,17 @@ def in_a_process(*words: str) -> tuple[dict[str, int] | None, str]:
 
 def row(name: str, known: Row | None = None) -> Row:
     """The row of one model; measured values are taken from `known` where given."""
+    least, _ = in_a_process(str(HERE / "random_models.py"), name)
+    if least is not None and least["least_bytes"] > LARGEST_BYTES:
+        return {"model": name, "outcome": "too large", "note": f"at least {least['least_bytes'] / MIB:.0f} MiB"}
     guess, why = in_a_process(str(HERE / "accuracy_random_cpu.py"), "--predict", name)
-    if guess is not None and guess["steady_bytes"] > LARGEST_BYTES:
-        return {"model": name, "outcome": "too large", "steady_predicted": str(guess["steady_bytes"])}
     if known is not None and known.get("first_measured"):
         truth, error = {f"{s}_bytes": int(known[f"{s}_measured"]) for s in ("first", "steady")}, ""
     else:
         target = f"{HERE / 'random_models.py'}:job"
         truth, error = in_a_process(str(HERE / "measure_cpu.py"), target, json.dumps({"name": name}), "[]")
     if truth is None:
-        return {"model": name, "outcome": "does not run", "note": error}
+        return {"model": name, "outcome": "too slow" if error == TOO_LONG else "does not run", "note": error}
     found = {"model": name, "first_measured": str(truth["first_bytes"]), "steady_measured": str(truth["steady_bytes"])}
     if guess is None:
         return {**found, "outcome": "untraceable", "note": why}
@@ -85,7 +89,7 @@ def write(rows: list[Row]) -> None:
         writer = csv.DictWriter(file, FIELDS)
         writer.writeheader()
         writer.writerows(rows)
-    counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in (*SETTLED, "does not run", "too large")}
+    counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in OUTCOMES}
     shown = [[r["model"], r["outcome"], _mib(r.get("steady_measured")), r.get("first_percent", ""),
               r.get("steady_percent", ""), r.get("note", "")[:80]] for r in rows]
     lines = heading("Models drawn by seed: predicted against measured", "python benchmarks/accuracy_random_cpu.py")

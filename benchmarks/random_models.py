@@ -7,7 +7,9 @@ are the defaults, with at most two layers of each kind so that a step takes seco
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+import sys
 from typing import Any
 
 import torch
@@ -111,3 +113,13 @@ def _images(config: Any) -> dict[str, torch.Tensor]:
     side = side[0] if isinstance(side, (list, tuple)) else side
     channels = getattr(vision, "num_channels", None) or 3
     return {"pixel_values": torch.randn(_BATCH, channels, side, side), "labels": torch.zeros(_BATCH, dtype=torch.long)}
+
+
+def least_bytes(name: str) -> int:
+    """Bytes of weights, gradients and momentum, from the model without memory."""
+    with torch.device("meta"):
+        return 3 * sum(p.numel() * p.element_size() for p in job(name).model.parameters())
+
+
+if __name__ == "__main__":
+    print(json.dumps({"least_bytes": least_bytes(sys.argv[1])}))
