@@ -79,7 +79,7 @@ class _Proof:
         self._budget_bytes = plan.budget.device_bytes
         self._choices = [{"name": one.name, "settings": dict(one.settings)} for one in plan.strategies]
         self._spec = {"subject": subject, "seed": seed, "steps": max(1, steps), "timed_steps": _TIMED_ALONE,
-                      "budget_bytes": self._budget_bytes, "fidelity": plan.fidelity}
+                      "budget_bytes": self._budget_bytes, "plan": self._choices, "fidelity": plan.fidelity}
 
     def verdict(self) -> Verdict:
         survives = self._plain_survives() if self._enforce else None

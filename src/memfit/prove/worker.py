@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from memfit.apply import plan_fidelity
 from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import Choice
 from memfit.jobs import Job
@@ -46,7 +47,8 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
             job = make()
             _ = job.model, job.optimizer, job.scheduler
         seed_everything(spec["seed"])
-        fidelity = Fidelity.parse(spec["fidelity"])
+        promised = [Choice(one["name"], one.get("settings") or {}) for one in spec["plan"]]
+        fidelity = Fidelity.parse(spec["fidelity"]) if spec.get("fidelity") else plan_fidelity(job, promised)
         with Session(job, choices, profile_peaks=False) as session, enclosure.sparing_code(job.model):
             if not spec.get("folder"):
                 for _ in range(spec["steps"]):
