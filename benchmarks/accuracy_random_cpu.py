@@ -128,7 +128,7 @@ def main() -> int:
     elif "--check" not in sys.argv:
         rows = run(rows)
     for line in rows:
-        print(line["model"], line["outcome"], line["first_percent"], line["steady_percent"], line["note"][:100])
+        print(*(line.get(key, "")[:100] for key in ("model", "outcome", "first_percent", "steady_percent", "note")))
     return 1 if any(line["outcome"] in ("off", "untraceable") for line in rows) else 0
 
 

@@ -94,5 +94,6 @@ def run(plan: Plan) -> Run:
 @pytest.fixture
 def bare(plan: Plan) -> Plan:
     """A plan with everything left out that may be left out, and that does not fit."""
-    return dataclasses.replace(plan, fits=False, floor_bytes=150 * MIB, strategies=(), rejected=(), frontier=(), largest_batch=None, notes=(),
+    return dataclasses.replace(plan, fits=False, floor_bytes=150 * MIB, strategies=(), rejected=(), frontier=(),
+                               largest_batch=None, notes=(),
                                timeline=None, baseline_timeline=None, source=None)  # fmt: skip
