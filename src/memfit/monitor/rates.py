@@ -29,7 +29,7 @@ SCHEMA = "memfit.rates/3"
 _WORKER = "memfit.monitor.rates_worker"
 _PASSES = 2  # far apart in time: another process's work only ever slows a call down
 _BUSY = 1.6  # seconds that passed for one on a processor: above that others were at work, and the rates are too low
-_TRY_AGAIN_S = 600.0  # rates of a busy machine are measured anew after this long
+_TRY_AGAIN_S = 3600.0  # rates of a busy machine are measured anew after this long
 _CALLS_S = 0.002  # short calls are repeated in a loop that takes about this long
 
 
@@ -44,7 +44,7 @@ def machine_rates(*, again: bool = False) -> dict[str, Any]:
     """`{rates{float32, bfloat16}, bandwidth, overhead_s, operators, overheads}`, from the kept file or measured now, in
     a process of its own, in about ten seconds.
 
-    Rates that were measured while the machine was busy are measured anew when they are ten minutes old. A folder that
+    Rates that were measured while the machine was busy are measured anew when they are an hour old. A folder that
     cannot be written to is no error: the rates are measured anew each time.
     """
     path = rates_path()

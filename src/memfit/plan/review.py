@@ -41,12 +41,17 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
                          "correct it, or make a new one: memfit plan TARGET -o plan.toml")
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
     largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
-    known = plan if plain.peak == plan.baseline.peak else _forgetting(plan, explorer)
+    same = plain.peak == plan.baseline.peak
+    known = plan if same else _forgetting(plan, explorer)
+    if same and seen.simulation.peak == plan.predicted.peak:  # nothing was edited that matters: its times stand
+        planned_s, plain_s = plan.predicted.step_s, plan.baseline.step_s
+    else:
+        planned_s, plain_s = seen.simulation.step_s, plain.step_s
     return replace(
         known, target=job.name or plan.target, fits=seen.simulation.peak.high_bytes <= budget_bytes,
         fidelity=plan_fidelity(explorer.fake, choices).value, strategies=_named(plan.strategies, explorer.fake),
-        predicted=Predicted(seen.simulation.peak, seen.simulation.step_s), baseline=Predicted(plain.peak, plain.step_s),
-        slowdown=seen.simulation.step_s / max(plain.step_s, 1e-12), largest_batch=largest,
+        predicted=Predicted(seen.simulation.peak, planned_s), baseline=Predicted(plain.peak, plain_s),
+        slowdown=planned_s / max(plain_s, 1e-12), largest_batch=largest,
         floor_bytes=min(known.floor_bytes, seen.simulation.peak.high_bytes), took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), timeline=seen.simulation.timeline,
         baseline_timeline=plain.timeline, source=plan_code(choices, explorer.fake))
