@@ -141,6 +141,10 @@ def foreign_optimizer() -> memfit.Job:
     return simple(lambda model, batch: model(batch).mean(), optimizer=adamw(nn.Linear(4, 4).parameters()))
 
 
+def closure_optimizer() -> memfit.Job:
+    return simple(lambda model, batch: model(batch).mean(), optimizer=torch.optim.LBFGS)
+
+
 def no_optimizer() -> memfit.Job:
     return simple(lambda model, batch: model(batch).mean(), optimizer=lambda parameters: 3)
 

@@ -80,6 +80,7 @@ def test_targets(run: Run, command: str, name: str, said: tuple[str, ...]) -> No
     ("no_graph", ("the loss has no graph",)),
     ("frozen", ("no trainable parameter",)),
     ("foreign_optimizer", ("parameters that are not the model's",)),
+    ("closure_optimizer", ("LBFGS", "needs no closure")),
     ("no_optimizer", ("not a torch.optim.Optimizer",)),
     ("raising_loss", ("KeyError: 'no such column'", "cli_targets.py, line")),
     ("raising_model", ("ValueError: no such width", "cli_targets.py, line")),

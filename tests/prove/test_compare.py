@@ -75,3 +75,16 @@ def test_reduced_needs_the_loss_to_one_percent_at_each_step(tmp_path: Path) -> N
     (tmp_path / "b").mkdir()
     assert judged(tmp_path / "a", "reduced", losses=(1.009, 0.496), **other).same_result
     assert not judged(tmp_path / "b", "reduced", losses=(1.0, 0.494), **other).same_result
+
+
+def test_a_step_that_both_sides_left_out_is_no_difference(tmp_path: Path) -> None:
+    nothing = float("nan")
+    for side in ("plain", "planned"):
+        (tmp_path / side).mkdir()
+        for name, tensors in NORMAL.items():
+            write_tensors(tmp_path / side / name, tensors)
+    folders = (tmp_path / "plain", tmp_path / "planned")
+    both = compare(*folders, (nothing, 0.5), (nothing, 0.5), Fidelity("bitwise"))
+    assert both.same_result and both.max_rel_loss_diff == 0
+    assert not compare(*folders, (1.0, 0.5), (nothing, 0.5), Fidelity("reordered")).same_result
+    assert not compare(*folders, (nothing, 0.5), (1.0, 0.5), Fidelity("reordered")).same_result

@@ -101,6 +101,7 @@ def test_the_template_works_as_it_is(tmp_path: Path) -> None:
     path.write_text(TEMPLATE)
     job = load(f"{path}:job", {"batch": 2, "seq": 32})
     assert job.name == f"{path}:job"
+    assert load(f"{path}:job", {"batch": 4096, "seq": 128}).batch["ids"].shape == (4096, 128)  # more than the text is long
     first = float(run_step(job, job.batch).loss)
     for batch in list(job.data(0))[:20]:  # type: ignore[operator]
         last = float(run_step(job, batch).loss)

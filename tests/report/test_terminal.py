@@ -84,6 +84,12 @@ def test_an_estimate_of_a_card_shows_tensors_reserved_and_process(estimate):
     assert all(word in shown for word in ("tensors ", "reserved ", "process ", "backward, encoder.layer.3.<lambda>&co"))
 
 
+def test_a_card_that_is_too_small_is_named_with_its_room(estimate):
+    small = dataclasses.replace(estimate, fits=False, capacity_bytes=8 * 2**30)
+    assert "8.00 GiB on rtx3060: does not fit" in to_text(small)
+    assert "does not fit" not in to_text(dataclasses.replace(small, fits=True))
+
+
 def test_lists_of_devices_and_estimates(estimate):
     devices = [Device("cpu", "cpu", 2**34, {"float32": 1e11}, 2e10), Device("rtx3060", "cuda", 2**33, {}, 3.6e11)]
     shown = to_text(devices)

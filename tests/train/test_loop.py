@@ -161,3 +161,9 @@ def test_the_model_file_is_plain_safetensors(tmp_path: Path) -> None:
     _, job = run(LoopSettings(steps=2, out=tmp_path))
     loaded = safetensors.load_file(str(find_checkpoint(tmp_path) / "model.safetensors"))
     assert all(torch.equal(value, loaded[name]) for name, value in job.model.state_dict().items())
+
+
+def test_a_resumed_run_that_is_as_long_as_asked_says_so(tmp_path: Path) -> None:
+    run(LoopSettings(steps=3, out=tmp_path))
+    resumed, _ = run(LoopSettings(steps=2, resume=tmp_path))
+    assert resumed.losses == [] and "nothing was left to train: the run is at step 3" in resumed.notes[-1]

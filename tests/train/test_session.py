@@ -79,6 +79,7 @@ def test_parts_and_batches_without_a_label_are_left_out_with_a_line() -> None:
         first = session.step({"x": torch.randn(8, 6), "labels": torch.tensor([-100] * 4 + [1, 2, 3, 4])})
         before = [p.clone() for p in one.model.parameters()]
         second = session.step({"x": torch.randn(8, 6), "labels": torch.full((8,), -100)})
+        session.step({"x": torch.randn(8, 6), "labels": torch.full((8,), -100)})  # one line for all of them
     assert (first.left_out, first.micro_batches) == (1, 1) and math.isfinite(first.loss)
     assert second.skipped and all(torch.equal(a, b) for a, b in zip(before, one.model.parameters()))
     assert len(session.notes) == 2 and "every label" in session.notes[1]

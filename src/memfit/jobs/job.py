@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -120,6 +121,9 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("the model has no trainable parameter", "set requires_grad on what should be trained")
+    if _needs_closure(optimizer):
+        raise UsageError(f"{type(optimizer).__name__} runs the step several times through a closure, and memfit runs it once",
+                         "take an optimizer whose step() needs no closure, such as AdamW or SGD")
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if not held:
         raise UsageError("the optimizer holds no parameter", "build it from model.parameters()")
@@ -128,6 +132,12 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise UsageError(
             f"the optimizer holds {len(foreign)} of {len(held)} parameters that are not the model's "
             f"(first shape {list(foreign[0])})", "build it from the parameters of the model in the job")
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether `step` asks for a closure (LBFGS): a parameter of that name without a default."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def _check(model: object, loss: object, optimizer: object, clip_norm: float | None, zero_grad: str) -> None:

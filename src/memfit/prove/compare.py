@@ -66,6 +66,13 @@ def relative(difference: float, norm: float) -> float:
     return found if found < _WHOLLY else _WHOLLY
 
 
+def _loss_difference(theirs: float, ours: float) -> float:
+    """Relative; a step that both sides left out (no label counts: its loss is NaN on both) is no difference."""
+    if math.isnan(theirs) and math.isnan(ours):
+        return 0.0
+    return relative(abs(ours - theirs), abs(theirs))
+
+
 @dataclass(frozen=True)
 class _Kind:
     """One file of both sides: differences of what both have, and the names that only one has (plain, planned)."""
@@ -83,7 +90,7 @@ def compare(
 ) -> Comparison:
     """Judge the folders and losses of both sides."""
     seen = {name: _read(plain, planned, name) for name in (GRADIENTS, PARAMETERS, FIRST_BUFFERS, BUFFERS, STATES)}
-    losses = [relative(abs(ours - theirs), abs(theirs)) for theirs, ours in zip(plain_losses, planned_losses)]
+    losses = [_loss_difference(theirs, ours) for theirs, ours in zip(plain_losses, planned_losses)]
     gradients = _against_the_whole(seen[GRADIENTS].tensors)
     found = _judge(seen, losses, gradients, fidelity)
     if len(plain_losses) != len(planned_losses):

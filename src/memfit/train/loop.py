@@ -115,6 +115,9 @@ class _Loop:
         self._session.steps = self._place.step
         self._saved_step = self._place.step
         self._outcome.notes += notes
+        if self._done():
+            self._outcome.notes.append(f"nothing was left to train: the run is at step {self._place.step}, and --steps and "
+                                       "--epochs count from its start")
         self._log.begin(self._place.step)
         self._report("resumed", path=str(found), step=self._place.step, epoch=self._place.epoch)
 

@@ -78,6 +78,7 @@ class Session:
         self.plan = plan if isinstance(plan, Plan) else None
         self.choices = choices_of(plan)
         self.notes: list[str] = []
+        self._skipped = False
         self.steps = 0
         self._weight_before = job.weight
         self._check_weight()
@@ -179,7 +180,10 @@ class Session:
 
     def _output(self, result: StepResult | None, peak_bytes: int, profiled: bool, step_s: float) -> StepOutput:
         if result is None:
-            self._note(f"step {self.steps} left out: every label of its batch is ignored ({IGNORED})")
+            if not self._skipped:  # one line, however many there are
+                self._skipped = True
+                self._note(f"steps are left out where every label of the batch is ignored ({IGNORED}): "
+                           f"step {self.steps} was the first")
             return StepOutput(torch.tensor(math.nan), peak_bytes, step_s, self.steps, skipped=True)
         if result.left_out:
             self._note("micro-batches without a label are left out of their window: they count for nothing")

@@ -37,6 +37,8 @@ def _facts(estimate: Estimate) -> Table:
             ("reserved", _span(peak.reserved_bytes, peak.reserved_low_bytes, peak.reserved_high_bytes)),
             ("process", f"{gib(peak.process_bytes)}, what the driver shows"),
         ]
+    if estimate.fits is False and estimate.capacity_bytes is not None:
+        rows += [("room", f"{gib(estimate.capacity_bytes)} on {estimate.device}: does not fit")]
     took = "measured in" if estimate.measured else "predicted in"
     return parts.facts(
         [
