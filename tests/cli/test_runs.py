@@ -150,7 +150,7 @@ def test_prove(run: Run) -> None:
 
 @pytest.mark.slow
 def test_prove_tells_another_result(run: Run) -> None:
-    ended = run("prove", target("each_time_another"), *PLAIN, "--steps", "1", "--no-enforce", "--json")
+    ended = run("prove", target("each_time_another"), *PLAIN, "--fidelity", "bitwise", "--steps", "1", "--no-enforce", "--json")
     document = check_fields(ended.document)
     assert ended.code == 5 and document["same_result"] is False and document["enforced"] is False
     assert document["error"]["code"] == 5 and "not bitwise" in ended.line
