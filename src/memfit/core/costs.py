@@ -74,7 +74,7 @@ def _rate(points: Sequence[Point], flops: int, bytes_moved: int) -> float:
         away = abs(math.log(point_flops) - size) + 2 * abs(math.log(point_flops / point_bytes) - density)
         near.append((away, math.log(point_flops / max(seconds, _LEAST_S))))
     near = sorted(near)[:_NEIGHBOURS]
-    weights = [1.0 / (away + 0.05) ** 2 for away, _ in near]
+    weights = [1.0 / (away + 0.05) ** 3 for away, _ in near]
     return math.exp(sum(w * logged for w, (_, logged) in zip(weights, near, strict=True)) / sum(weights))
 
 

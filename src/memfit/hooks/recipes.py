@@ -120,14 +120,22 @@ class RecipeBook:
     def remember(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """A recipe for every output of a fresh operator call."""
         outputs = out if isinstance(out, (tuple, list)) else (out,)
-        func, args = without_side_effects(func, args)
+        if func._overloadpacket.__name__ in _BATCH_NORMS:
+            func, args, kwargs = batch_norm_again(func, args, kwargs, out)
         packed = tuple(self._pack(arg) for arg in args)
         named = {key: self._pack(inner) for key, inner in kwargs.items()}
         large = max((t.numel() for t in outputs if isinstance(t, torch.Tensor)), default=0) // _SMALL_SHARE
         for index, tensor in enumerate(outputs):
+            if func is normalised and index:  # its statistics are kept
+                break
             if isinstance(tensor, torch.Tensor) and tensor.numel() > large:  # means and the like are not worth a call
                 recipe = Recipe(func, packed, named, index if isinstance(out, (tuple, list)) else None)
                 self._enter(tensor, recipe)
+
+    def keep_mask(self, drawn: torch.Tensor) -> None:
+        """Zeros and ones that were just drawn: kept as bytes, a quarter of the size, from which the same values are made."""
+        mask = Kept(drawn.detach().to(torch.bool))
+        self._enter(drawn, Recipe(torch.ops.aten._to_copy.default, (mask,), {"dtype": drawn.dtype}, None))
 
     def rewrite(self, functional: Any, args: Any, kwargs: Any) -> None:
         """An in-place operator becomes its out-of-place form on the old value's recipe."""
@@ -158,12 +166,34 @@ def view_of(tensor: torch.Tensor, recipe: Recipe) -> View:
     return View(recipe, tuple(tensor.size()), tuple(tensor.stride()), int(tensor.storage_offset()), tensor.dtype)
 
 
-def without_side_effects(func: Any, args: Any) -> tuple[Any, Any]:
-    """Batch normalisation in training, made again: batch statistics, and running ones left alone."""
-    name = func._overloadpacket.__name__
-    if name not in _BATCH_NORMS:
-        return func, args
-    return torch.ops.aten.native_batch_norm.default, (*args[:3], None, None, True, *args[-2:])
+def batch_norm_again(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Any, Any, Any]:
+    """Batch normalisation made again: buffers are left alone.
+
+    In training on a CPU only the last of its passes is run, with the statistics of the first run, which autograd keeps
+    anyway: the kernel multiplies by `weight * inverse deviation` and adds the rest, and does so in evaluation mode, too.
+    """
+    x, weight, bias = args[:3]
+    if not _in_training(func, args, kwargs):
+        return func, args, kwargs
+    mean, inverse = out[1].detach(), out[2].detach()
+    if x.device.type != "cpu" or mean.dtype != x.dtype or mean.numel() == 0:
+        return torch.ops.aten.native_batch_norm.default, (x, weight, bias, None, None, True, *args[-2:]), {}
+    return normalised, (x, weight, bias, mean, inverse), {}
+
+
+def normalised(x: Any, weight: Any, bias: Any, mean: Any, inverse: Any) -> tuple[Any]:
+    """Batch normalisation with known statistics, as the training kernel's last pass does it."""
+    scale = inverse if weight is None else inverse * weight
+    again = torch.ops.aten._native_batch_norm_legit_no_training.default
+    return (again(x, scale, bias, mean, torch.ones_like(mean), 0.0, 0.0)[0],)
+
+
+def _in_training(func: Any, args: Any, kwargs: Any) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    if "training" not in names:
+        return True
+    place = names.index("training")
+    return bool(args[place] if place < len(args) else kwargs["training"])
 
 
 def _fill(value: Any) -> Any:

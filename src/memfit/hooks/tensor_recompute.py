@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.hooks.recipes import Packed, RecipeBook, view_of
 
+_DRAWS_BITS = frozenset({"bernoulli_"})  # zeros and ones
 _UPDATES_BUFFERS = frozenset({"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"})
 
 
@@ -35,7 +36,10 @@ class Cooking(TorchDispatchMode):
             self._seen[counted] += 1
         if mutable and name not in _UPDATES_BUFFERS:
             self._written(func, name, args, kwargs, chosen)
-            return func(*args, **kwargs)
+            drawn = func(*args, **kwargs)
+            if chosen and name in _DRAWS_BITS and _whole(args[0]):
+                self._book.keep_mask(args[0])
+            return drawn
         out = func(*args, **kwargs)
         if chosen:
             self._book.remember(func, args, kwargs, out)

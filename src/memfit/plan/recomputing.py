@@ -6,7 +6,7 @@ The bounds only rank. What is returned is applied, traced and simulated (`plan.s
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from memfit.core.device import Device
@@ -23,6 +23,12 @@ _RANDOM = frozenset({
 })
 _FACTORIES = frozenset({"empty", "empty_like", "zeros", "zeros_like", "ones", "ones_like", "full", "arange", "empty_strided",
                         "new_zeros", "new_empty", "scalar_tensor"})
+_MASKS = frozenset({"bernoulli_"})  # drawn zeros and ones are kept as bytes (hooks/tensor_recompute.py)
+_MASK_FREES = 0.75
+_AGAIN = {  # what runs instead the second time
+    "native_batch_norm": "_native_batch_norm_legit_no_training",
+    "_native_batch_norm_legit": "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update": "_native_batch_norm_legit_no_training", "bernoulli_": "_to_copy"}
 _WEIGHTS = (1.0, 0.6)
 _CHAIN = 6
 _WORTH = 0.75  # an unsaved input of at least this share of the value is made again, too, not kept instead
@@ -84,14 +90,14 @@ class Recomputing:
                 unit = found[keys] = Unit(keys, self._read.position[max(ops)], 0.0)
             idle, needed = self._read.gap(storage)
             if needed > idle:
-                unit.values.append(Value(storage, self._trace.storages[storage].nbytes, idle, needed, inputs))
-                unit.seconds += sum(again_seconds(self._trace.ops[op], self._device) for op in ops) * self._read.weight(idle)
+                unit.values.append(Value(storage, self._frees(storage), idle, needed, inputs))
+                unit.seconds += sum(self._again_seconds(op) for op in ops) * self._read.weight(idle)
         return sorted((u for u in found.values() if u.values), key=lambda u: -u.order)
 
     def _recipe(self, storage: int, depth: int) -> tuple[frozenset[int], tuple[int, ...]] | None:
         """The operators to run again for a storage and the storages that they need; None if that cannot be."""
-        writers = self._read.writers.get(storage)
-        if not writers or any(self._trace.ops[op].name in _RANDOM | _FACTORIES for op in writers):
+        writers = self._since_drawn(self._read.writers.get(storage) or [])
+        if not writers or any(self._trace.ops[op].name in (_RANDOM | _FACTORIES) - _MASKS for op in writers):
             return None
         ops, needs = set(writers), []
         for op in writers:
@@ -107,6 +113,21 @@ class Recomputing:
                     ops |= more[0]
                     needs.extend(more[1])
         return frozenset(ops), tuple(dict.fromkeys(n for n in needs if n >= self._trace.resident))
+
+    def _since_drawn(self, writers: list[int]) -> list[int]:
+        """Without what came before a mask was drawn: its bytes are kept, and what was done to it since is done again."""
+        drawn = next((place for place, op in enumerate(writers) if self._trace.ops[op].name in _MASKS), 0)
+        return writers[drawn:]
+
+    def _frees(self, storage: int) -> int:
+        nbytes = self._trace.storages[storage].nbytes
+        masked = any(self._trace.ops[op].name in _MASKS for op in self._read.writers[storage])
+        return int(nbytes * _MASK_FREES) if masked else nbytes
+
+    def _again_seconds(self, op: int) -> float:
+        one = self._trace.ops[op]
+        passes = 2 if one.name in _MASKS else 1  # into bytes, and back
+        return passes * again_seconds(replace(one, name=_AGAIN.get(one.name, one.name)), self._device)
 
     def _chain(self, storage: int, source: int, depth: int) -> tuple[frozenset[int], tuple[int, ...]] | None:
         """An input that nobody saves is made again on the way, if that is cheaper than keeping it."""

@@ -3,7 +3,6 @@ tensors are; else by its arithmetic or its memory traffic, whichever is longer."
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -19,13 +18,13 @@ _FAR = 1e12
 
 def op_seconds(op: Op, device: Device) -> float:
     """Seconds of one operator call whose tensors were not used for long: its kernel, and what the host does for it."""
-    return _host_seconds(op, device) + _combined(_kernel_seconds(op, device), _far_seconds(op, device))
+    return _host_seconds(op, device) + _far_seconds(op, device)
 
 
 def again_seconds(op: Op, device: Device) -> float:
     """Seconds of a forward operator that is run again from its recipe."""
     over = device.costs.overheads.get("again", device.overhead_s) if device.costs is not None else device.overhead_s
-    return over + _combined(_kernel_seconds(op, device), _far_seconds(op, device))
+    return over + _far_seconds(op, device)
 
 
 def rate(device: Device, dtype: str) -> float:
@@ -48,8 +47,7 @@ def phase_seconds(trace: Trace, device: Device, *, hooked: bool = False) -> dict
         if kind == Kind.OP:
             op = trace.ops[index]
             seconds = _host_seconds(op, device) + (extra if op.phase == "forward" else 0.0)
-            moving = touched.seconds(op) if touched is not None else 0.0
-            seconds += _combined(_kernel_seconds(op, device), moving)
+            seconds += touched.seconds(op, device) if touched is not None else _kernel_seconds(op, device)
             found[op.phase] += seconds * _times(position, spans)
         elif touched is not None:
             touched.event(kind, index)
@@ -76,8 +74,8 @@ class _Touched:
         elif blocks:
             self._last[index] = blocks.pop()
 
-    def seconds(self, op: Op) -> float:
-        """Seconds to move what the operator reads and writes; its storages are touched."""
+    def seconds(self, op: Op, device: Device) -> float:
+        """Seconds of the operator's kernel with its tensors where they are; they are touched."""
         if op.name in _UNWRITTEN:
             return 0.0
         moved = _moved(op, self._storages)
@@ -86,11 +84,9 @@ class _Touched:
             nbytes = self._storages[index].nbytes
             total += nbytes
             slow += nbytes / self._costs.stream(self._now - self._last.get(index, -_FAR))
-            self._last[index] = self._now
+            self._last[index] = self._now  # its first bytes: those of the next use are as far away as this operator moves
         self._now += moved
-        for index in (*op.reads, *op.writes):
-            self._last[index] = self._now
-        return moved * slow / total if total else 0.0
+        return _with_traffic(_kernel_seconds(op, device), moved, moved * slow / total if total else 0.0, self._costs)
 
 
 def _moved(op: Op, storages: Sequence[Storage]) -> float:
@@ -100,14 +96,16 @@ def _moved(op: Op, storages: Sequence[Storage]) -> float:
 
 
 def _far_seconds(op: Op, device: Device) -> float:
+    """The kernel, all its tensors in main memory."""
+    kernel_s = _kernel_seconds(op, device)
     if device.costs is None or op.name in _UNWRITTEN or op.name in _PICKING:
-        return 0.0
-    return op.bytes_moved / device.costs.stream(_FAR)
+        return kernel_s
+    return _with_traffic(kernel_s, op.bytes_moved, op.bytes_moved / device.costs.stream(_FAR), device.costs)
 
 
-def _combined(kernel_s: float, moving_s: float) -> float:
-    """Arithmetic and traffic overlap, but not wholly."""
-    return math.hypot(kernel_s, moving_s)
+def _with_traffic(kernel_s: float, moved: float, moving_s: float, costs: Costs) -> float:
+    """A kernel was timed with its tensors at hand: what that traffic took is replaced by what it takes from where they are."""
+    return moving_s + max(0.0, kernel_s - moved / costs.stream(1.0))
 
 
 def _host_seconds(op: Op, device: Device) -> float:
