@@ -24,18 +24,16 @@ RESULTS = HERE / "results" / "frontier_peers.csv"
 FIELDS = ["job", "method", "peak_bytes", "resident_bytes", "same_result", "gradient_difference", "buffer_difference", "note"]
 _CHECKPOINTS = ("plain", "checkpoint", "selective")
 METHODS = {
-    "J1": (*_CHECKPOINTS, "backward-step", "micro-4", "compile"),
+    "J1": ("plain", "checkpoint", "backward-step", "compile"),
     "J2": (*_CHECKPOINTS, "micro-2", "micro-4", "micro-8", "micro-4+checkpoint", "micro-8+checkpoint",
            "micro-4+checkpoint+backward-step", "micro-8+checkpoint+backward-step"),
-    "J3": (*_CHECKPOINTS, "micro-2", "micro-4", "micro-8", "checkpoint+backward-step", "micro-8+checkpoint",
-           "micro-4+checkpoint+backward-step"),
-    "J4": (*_CHECKPOINTS, "micro-2", "micro-4", "checkpoint+backward-step", "micro-4+checkpoint",
-           "micro-4+checkpoint+backward-step"),
-    "J5": (*_CHECKPOINTS, "backward-step", "micro-4", "compile"),
+    "J3": (*_CHECKPOINTS, "micro-4", "micro-8", "checkpoint+backward-step", "micro-8+checkpoint"),
+    "J4": (*_CHECKPOINTS, "micro-2", "micro-4", "checkpoint+backward-step", "micro-4+checkpoint"),
+    "J5": (*_CHECKPOINTS, "backward-step", "compile"),
     "J2b1": (*_CHECKPOINTS, "backward-step", "checkpoint+backward-step"),
     "J4b1": (*_CHECKPOINTS, "backward-step", "checkpoint+backward-step"),
 }
-_TIMEOUT_S = 900
+_TIMEOUT_S = 300
 
 
 def look(job: str, method: str, folder: Path) -> dict[str, Any]:
