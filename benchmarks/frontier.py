@@ -7,7 +7,8 @@ of them with batch 1; fidelity `resampled`.
     python benchmarks/frontier.py --only J2,J5
 
 A step's time is what the training thread was on a processor, which on a quiet machine is the time that passes; steps are
-taken in turn. A peer counts in a cell if it fits the budget by its own measured peak and its result is plain's.
+taken in turn, with OpenMP's threads waiting as they do by default (so the machine has to be quiet). A peer counts in a cell if it fits the budget by its own measured peak and its result is
+plain's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import frontier_jobs
 import frontier_peers
 import machine
 from memfit.plan import make_plan
+from peers import COMPILED
 from side_by_side import Failed, Side, Times, in_turn, ratio
 
 HERE = Path(__file__).parent
@@ -43,7 +45,7 @@ FIELDS = ["job", "share", "budget_bytes", "outcome", "floor_bytes", "strategies"
           "vs_peer_high", "vs_peer_settled", "vs_peer_settled_low", "vs_peer_settled_high", "step_s", "plan_s",
           "took_s", "note"]
 # Peers that are tried in a cell, likely fastest first: two of them are timed.
-ORDER = ("plain", "backward-step", "compile", "micro-2", "micro-4", "micro-8", "selective", "checkpoint",
+ORDER = ("plain", "backward-step", "compile", "micro-2", "micro-4", "micro-8", "selective", *COMPILED, "checkpoint",
          "checkpoint+backward-step", "micro-4+checkpoint", "micro-8+checkpoint", "micro-4+checkpoint+backward-step",
          "micro-8+checkpoint+backward-step")
 TIMED_PEERS, ROUNDS = 2, 6
@@ -91,26 +93,26 @@ def _look(job: str, choices: Sequence[Any], folder: Path) -> dict[str, Any]:
 def _timed(job: str, choices: Sequence[Any], peers: Sequence[str]) -> dict[str, Any]:
     tried = [peer for peer in peers if peer != "plain"][:TIMED_PEERS]
     try:
-        times = _beside(job, choices, ["plain"])
+        times = _beside(job, choices, "plain")
         row: dict[str, Any] = {"step_s": f"{_median(times, 'memfit'):.4f}", **_ratios(times, "plain", "vs_plain"),
                                **_ratios(times, "plain, settled", "vs_plain_settled")}
-        times = _beside(job, choices, tried) if tried else {}
+        beside = {peer: _beside(job, choices, peer) for peer in tried}
     except Failed as failed:
         return {"note": str(failed)}
     if tried:
-        usual = min(tried, key=lambda peer: _median(times, peer))
-        settled = min(tried, key=lambda peer: _median(times, f"{peer}, settled"))
-        row.update({"peer": usual, **_ratios(times, usual, "vs_peer")})
-        row.update(_ratios(times, f"{settled}, settled", "vs_peer_settled"))
+        usual = max(tried, key=lambda peer: ratio(beside[peer], "memfit", peer)[0])
+        settled = max(tried, key=lambda peer: ratio(beside[peer], "memfit", f"{peer}, settled")[0])
+        row.update({"peer": usual, **_ratios(beside[usual], usual, "vs_peer")})
+        row.update(_ratios(beside[settled], f"{settled}, settled", "vs_peer_settled"))
     return row
 
 
-def _beside(job: str, choices: Sequence[Any], methods: Sequence[str]) -> Times:
-    """The plan beside each method, as people run it and with the allocator settled."""
-    sides = [Side("memfit", {"job": job, "choices": choices})]
-    sides += [Side(one, {"job": job, "method": one}, settled=False) for one in methods]
-    sides += [Side(f"{one}, settled", {"job": job, "method": one}) for one in methods]
-    return in_turn(sides, ROUNDS)
+def _beside(job: str, choices: Sequence[Any], method: str) -> Times:
+    """The plan beside a method, as people run it and with the allocator settled: three processes, as memory allows."""
+    spec = {"job": job, "method": method}
+    sides = [Side("memfit", {"job": job, "choices": choices}), Side(method, spec, settled=False)]
+    sides.append(Side(f"{method}, settled", spec))
+    return in_turn(sides, ROUNDS, environment={})
 
 
 def _median(times: Times, name: str) -> float:

@@ -19,21 +19,24 @@ from typing import Any
 
 import torch
 
+from peers import COMPILED
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "frontier_peers.csv"
 FIELDS = ["job", "method", "peak_bytes", "resident_bytes", "same_result", "gradient_difference", "buffer_difference", "note"]
 _CHECKPOINTS = ("plain", "checkpoint", "selective")
 METHODS = {
-    "J1": ("plain", "checkpoint", "backward-step", "compile"),
+    "J1": ("plain", "checkpoint", "backward-step", "autocast", "adamw-8bit", "compile"),
     "J2": (*_CHECKPOINTS, "micro-2", "micro-4", "micro-8", "micro-4+checkpoint", "micro-8+checkpoint",
-           "micro-4+checkpoint+backward-step", "micro-8+checkpoint+backward-step"),
-    "J3": (*_CHECKPOINTS, "micro-4", "micro-8", "checkpoint+backward-step", "micro-8+checkpoint"),
-    "J4": (*_CHECKPOINTS, "micro-2", "micro-4", "checkpoint+backward-step", "micro-4+checkpoint"),
-    "J5": (*_CHECKPOINTS, "backward-step", "compile"),
+           "micro-4+checkpoint+backward-step", "micro-8+checkpoint+backward-step", "autocast", "adamw-8bit", "compile",
+           *COMPILED),
+    "J3": (*_CHECKPOINTS, "micro-4", "micro-8", "checkpoint+backward-step", "micro-8+checkpoint", "autocast"),
+    "J4": (*_CHECKPOINTS, "micro-2", "micro-4", "checkpoint+backward-step", "micro-4+checkpoint", "autocast"),
+    "J5": (*_CHECKPOINTS, "backward-step", "autocast", "adamw-8bit", "compile", *COMPILED),
     "J2b1": (*_CHECKPOINTS, "backward-step", "checkpoint+backward-step"),
     "J4b1": (*_CHECKPOINTS, "backward-step", "checkpoint+backward-step"),
 }
-_TIMEOUT_S = 300
+_TIMEOUT_S = 400
 
 
 def look(job: str, method: str, folder: Path) -> dict[str, Any]:

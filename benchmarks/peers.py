@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from memfit.jobs import Job, batches
@@ -23,8 +24,10 @@ _DEAR = frozenset({
     aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.convolution.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default})
 COMBINED = ("checkpoint", "selective")
+COMPILED = ("compile-0.75", "compile-0.5", "compile-0.25", "compile-0.1")  # with an activation memory budget
 METHODS = (
-    "plain", "checkpoint", "selective", "micro-2", "micro-4", "micro-8", "backward-step", "compile",
+    "plain", "checkpoint", "selective", "micro-2", "micro-4", "micro-8", "backward-step", "compile", *COMPILED, "autocast",
+    "adamw-8bit",
     "micro-2+checkpoint", "micro-4+checkpoint", "micro-8+checkpoint", "micro-4+selective", "micro-8+selective",
     "checkpoint+backward-step", "selective+backward-step", "micro-4+checkpoint+backward-step",
     "micro-8+checkpoint+backward-step")
@@ -37,22 +40,30 @@ def peer_step(job: Job, method: str) -> Step:
     for one in parts:
         if one in COMBINED:
             _checkpoint_blocks(job.model, one)
-    forward = torch.compile(job.model) if "compile" in parts else job.model
+    compiled = next((one for one in parts if one.startswith("compile")), "")
+    if compiled in COMPILED:
+        functorch_config.activation_memory_budget = float(compiled.removeprefix("compile-"))
+    forward = torch.compile(job.model) if compiled else job.model
+    if "adamw-8bit" in parts:
+        _in_8_bits(job)
     early = "backward-step" in parts
     if early:
         _step_in_backward(job)
-    unknown = [p for p in parts if p not in (*COMBINED, "plain", "compile", "backward-step") and not p.startswith("micro-")]
+    lowered = "autocast" in parts
+    known = (*COMBINED, *COMPILED, "plain", "compile", "backward-step", "autocast", "adamw-8bit")
+    unknown = [p for p in parts if p not in known and not p.startswith("micro-")]
     if unknown:
         raise ValueError(f"no such method: {unknown}")
-    return functools.partial(_step, job, forward, count, early)
+    return functools.partial(_step, job, forward, count, early, lowered)
 
 
-def _step(job: Job, forward: Any, count: int, early: bool) -> torch.Tensor:
+def _step(job: Job, forward: Any, count: int, early: bool, lowered: bool) -> torch.Tensor:
     total = torch.zeros(())
     parts = batches.split(job.batch, count)
     for place, part in enumerate(parts):
         job.__dict__["peer_last"] = place == len(parts) - 1
-        loss = job.loss(forward, part) / count
+        with torch.autocast("cpu", torch.bfloat16, enabled=lowered):
+            loss = job.loss(forward, part) / count
         loss.backward()
         total += loss.detach()
     if not early:
@@ -72,6 +83,14 @@ def _checkpoint_blocks(model: nn.Module, kind: str) -> None:
 
 def _keep_dear(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if func in _DEAR else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _in_8_bits(job: Job) -> None:
+    """torchao's AdamW in place of torch's, with its settings."""
+    from torchao.optim import AdamW8bit
+
+    known = ("lr", "betas", "eps", "weight_decay")
+    job.__dict__["_optimizer"] = AdamW8bit(job.model.parameters(), **{name: job.optimizer.defaults[name] for name in known})
 
 
 def _step_in_backward(job: Job) -> None:

@@ -33,9 +33,9 @@ class Failed(Exception):
     """A worker ended before it was done; the message is its last line."""
 
 
-def in_turn(sides: Sequence[Side], rounds: int) -> Times:
+def in_turn(sides: Sequence[Side], rounds: int, environment: Mapping[str, str] = MEASURING) -> Times:
     """Seconds of each side's steps, `rounds` of them after two warm ones; the order is turned each round."""
-    workers = [_Worker(side) for side in sides]
+    workers = [_Worker(side, environment) for side in sides]
     try:
         for worker in workers:  # one after the other: warm steps are not to starve each other
             worker.wait()
@@ -59,9 +59,9 @@ def ratio(times: Times, one: str, other: str, what: str = "thread_s") -> tuple[f
 
 
 class _Worker:
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, environment: Mapping[str, str]) -> None:
         self.side = side
-        base = {**os.environ, **MEASURING}
+        base = {**os.environ, **environment}
         environment = settled_environment(base) if side.settled else base
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "frontier_worker.py"), json.dumps({**side.spec, "what": "time"})],

@@ -14,7 +14,17 @@ aten: Any = torch.ops.aten
 def flop_formula(func: Any) -> Callable[..., Any] | None:
     """`formula(*args, **kwargs, out_val=out)` for an operator overload; None where it is not counted."""
     packet = getattr(func, "_overloadpacket", None)
+    return _known(packet) or _known(_out_of_place(packet))
+
+
+def _known(packet: Any) -> Callable[..., Any] | None:
     return _LACKING.get(packet) or flop_registry.get(packet)
+
+
+def _out_of_place(packet: Any) -> Any:
+    """`addmm` of `addmm_`: the registry has no in-place operators, and their arguments are the same."""
+    name = getattr(packet, "__name__", "")
+    return getattr(aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
 
 
 def flops_of(formula: Callable[..., Any] | None, args: Any, kwargs: Any, out: Any) -> int:
