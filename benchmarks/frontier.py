@@ -7,7 +7,8 @@ of them with batch 1; fidelity `resampled`.
     python benchmarks/frontier.py --only J2,J5
 
 A step's time is what the training thread was on a processor, which on a quiet machine is the time that passes; steps are
-taken in turn, with OpenMP's threads waiting as they do by default (so the machine has to be quiet). A peer counts in a cell if it fits the budget by its own measured peak and its result is
+taken in turn, with OpenMP's threads waiting as they do by default (so the machine has to be quiet). A
+peer counts in a cell if it fits the budget by its own measured peak and its result is
 plain's.
 """
 
