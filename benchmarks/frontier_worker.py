@@ -12,7 +12,7 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ def _peak(job: Job, step: Callable[[], Any]) -> dict[str, int]:
     optimizers = [job.optimizer, *job.__dict__.get("peer_optimizers", {}).values()]
     states = [list(state.values()) for one in optimizers for state in one.state.values()]
     seen = {}
-    for tensor in [*job.model.parameters(), *job.model.buffers(), *leaves(job.batch), *leaves(states)]:
+    for tensor in _plain_tensors([*job.model.parameters(), *job.model.buffers(), *leaves(job.batch), *leaves(states)]):
         storage = tensor.untyped_storage()
         seen[storage.data_ptr()] = storage.nbytes()
     resident = sum(seen.values())
@@ -80,6 +80,15 @@ def _peak(job: Job, step: Callable[[], Any]) -> dict[str, int]:
             current += event.nbytes()
             highest = max(highest, current)
     return {"peak_bytes": resident + highest, "resident_bytes": resident}
+
+
+def _plain_tensors(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """With those that a tensor subclass (8-bit states) is made of in place of it."""
+    for tensor in tensors:
+        if hasattr(tensor, "__tensor_flatten__"):
+            yield from _plain_tensors(getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        else:
+            yield tensor
 
 
 @contextmanager

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from memfit.core.errors import UsageError
 from memfit.core.results import Estimate, Plan, Verdict, register_html
+from memfit.hardware import find_device
 from memfit.jobs import Job
 from memfit.plan import estimate_job, make_plan
 from memfit.plan.advice import does_not_fit
@@ -50,13 +54,24 @@ def plan(
 
 
 def apply(plan: Plan, job: Job) -> Session:
-    """Apply a plan to a job; `session.step(batch)` trains. Raises UsageError if it was made for another model."""
+    """Apply a plan to a job; `session.step(batch)` trains.
+
+    Raises UsageError if it was made for another model, or for a card and this machine has none.
+    """
+    _require_here(plan.device)
     return Session(job, plan)
 
 
 def fit(job: Job, budget: str | int | None = None, **options: Any) -> Session:
     """`plan` and `apply` in one: a session that trains the job within the budget."""
+    _require_here(options.get("device"))
     return apply(_plan(job, budget, **options), job)
+
+
+def _require_here(device: str | None) -> None:
+    if device is not None and find_device(device).kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"{device} can be predicted and planned for, but no card is in this machine: nothing runs there",
+                         "leave out device, or save the plan and take it to that machine: plan.save(\"plan.py\")")
 
 
 _plan = plan

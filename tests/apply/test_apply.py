@@ -19,7 +19,7 @@ NEW = '''
 from memfit.core.fidelity import Fidelity
 
 class Nothing:
-    name, takes, after = "nothing", frozenset({"loss"}), ("micro-batches",)
+    name, settings, takes, after = "nothing", (), frozenset({"loss"}), ("micro-batches",)
     conflicts = {"checkpoint": "it is only a test"}
     def excluded(self, job, target): return None
     def fidelity(self, job, settings): return Fidelity.REDUCED

@@ -112,7 +112,7 @@ def test_sizes(run: Run, command: str, size: str, said: str) -> None:
     (("--device", "cuda"), "CUDA"),
     (("--set", "batch"), "key=value"),
     (("--set", "bathc=2"), "known settings: batch, hidden, layers, seed"),
-    (("--set", "hidden=wide"), "cli_targets.py, line"),
+    (("--set", "hidden=wide"), "hidden is 'wide', not a whole number"),
     (("--budget", "1GiB", "--plan", "plan.toml"), "--plan and --budget"),
 ])
 @pytest.mark.parametrize("command", ["plan", "train", "prove"])

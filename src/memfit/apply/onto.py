@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from memfit.apply.conflicts import check
 from memfit.apply.order import ordered
 from memfit.apply.registry import strategy
+from memfit.core.errors import UsageError
 from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import Choice, Undo
 from memfit.jobs import Job
@@ -21,11 +22,22 @@ def apply_choices(job: Job, choices: Sequence[Choice]) -> Undo:
     undo = Undo()
     try:
         for choice in ordered(choices):
+            check_settings(choice)
             strategy(choice.name).apply(job, choice.settings, undo)
     except BaseException:
         undo()
         raise
     return undo
+
+
+def check_settings(choice: Choice) -> None:
+    """Raise UsageError for a setting that the strategy does not have, or one that it lacks."""
+    known = strategy(choice.name).settings
+    unknown = [name for name in choice.settings if name not in known]
+    lacking = [name for name in known if name not in choice.settings]
+    if unknown or lacking:
+        wrong = f"no setting {unknown[0]!r}" if unknown else f"a setting {lacking[0]!r}, which is not given"
+        raise UsageError(f"{choice.name} has {wrong}", f"its settings: {', '.join(known) or 'none'}")
 
 
 def plan_fidelity(job: Job, choices: Sequence[Choice]) -> Fidelity:

@@ -13,6 +13,8 @@ from memfit.core.errors import UsageError
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write `content` to `path` by way of a temporary file in the same folder. Raises UsageError if it cannot."""
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder", "give the name of a file")
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,9 +45,11 @@ class Strategy(Protocol):
     `takes` is what it uses exclusively: any of `module forward`, `saved tensors`, `gradient lifetime`,
     `optimizer state`, `parameter storage`, `batch`, `loss`, `precision`. `after` names strategies that are applied
     before it when both are in a plan. `conflicts` maps another strategy's name to the reason why both cannot be.
+    `settings` are the names that each choice of it gives a value to.
     """
 
     name: str
+    settings: tuple[str, ...]
     takes: frozenset[str]
     after: tuple[str, ...]
     conflicts: Mapping[str, str]

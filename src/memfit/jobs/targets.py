@@ -20,6 +20,9 @@ from memfit.jobs.job import Job
 
 JobFunction = Callable[..., Job]
 _MOST_NAMES = 20
+_WORDS: Mapping[Any, tuple[type, str]] = {  # annotations of settings, as types or as postponed text
+    **dict.fromkeys((int, "int"), (int, "a whole number")), **dict.fromkeys((float, "float"), (float, "a number")),
+    **dict.fromkeys((bool, "bool"), (bool, "true or false")), **dict.fromkeys((str, "str"), (str, "a word"))}
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "could not create a primitive")
 
 
@@ -68,6 +71,16 @@ def check_settings(function: Callable[..., Any], settings: Mapping[str, Any], ta
     missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in settings]
     if missing:
         raise UsageError(f"{shown} needs a value for {missing[0]!r}", f"give it with --set {missing[0]}=VALUE")
+    for key, value in settings.items():
+        kind = _WORDS.get(getattr(parameters.get(key), "annotation", None))
+        if kind is not None and not _is_of(value, kind[0]):
+            raise UsageError(f"{shown}: {key} is {value!r}, not {kind[1]}", f"give {kind[1]} with --set {key}=VALUE")
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def call_target(function: JobFunction, settings: Mapping[str, Any], target: str = "") -> Job:

@@ -20,6 +20,7 @@ import torch
 
 from memfit.core.errors import MemfitError, UsageError
 from memfit.core.files import write_atomic
+from memfit.hardware.processor import processor
 from memfit.launch import MEASURING, run_worker
 from memfit.monitor.caches import reuse_rates
 from memfit.monitor.overheads import call_overheads
@@ -36,8 +37,13 @@ _CALLS_S = 0.002  # short calls are repeated in a loop that takes about this lon
 def rates_path() -> Path:
     """Where the rates of this processor, its thread count and this torch are kept."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = f"{platform.machine()}-{processor_name()}-{torch.get_num_threads()}t-torch{torch.__version__}"
+    key = f"{platform.machine()}-{processor().name}-{torch.get_num_threads()}t-torch{torch.__version__}"
     return cache / "memfit" / f"rates-{_slug(key)}.json"
+
+
+def rates_known() -> bool:
+    """Whether this machine's rates are kept, so that `machine_rates` answers at once."""
+    return _kept(rates_path()) is not None
 
 
 def machine_rates(*, again: bool = False) -> dict[str, Any]:
@@ -70,7 +76,7 @@ def measure_rates() -> dict[str, Any]:
         operators, streams = _operators(), reuse_rates()
     overhead_s = min(seconds for _, _, seconds in operators["add:float32"])
     return {
-        "schema": SCHEMA, "processor": processor_name(), "threads": torch.get_num_threads(),
+        "schema": SCHEMA, "processor": processor().name, "threads": torch.get_num_threads(),
         "torch": torch.__version__, "rates": {dtype: _best(operators, dtype) for dtype in ("float32", "bfloat16")},
         "bandwidth": streams[-1][1],
         "overhead_s": overhead_s, "operators": operators, "overheads": call_overheads(overhead_s),
@@ -78,17 +84,6 @@ def measure_rates() -> dict[str, Any]:
         "busy": time.perf_counter() - began > _BUSY * (time.thread_time() - own),
         "took_s": time.perf_counter() - began,
     }
-
-
-def processor_name() -> str:
-    """The processor's own name, or the machine type."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

@@ -87,12 +87,12 @@ def make_plan(
     """
     began = time.perf_counter()
     allowed = Fidelity.parse(fidelity)
-    where = target_device(device)
     if budget is not None and not is_share(budget):
         parse_size(budget)  # a bad size is told before the work, not after
+    host_bytes = parse_size(host_budget) if host_budget is not None else None
+    where = target_device(device)
     explorer = Explorer(job, where)
     budget_bytes, budget_note = _budget(budget, explorer, where)
-    host_bytes = parse_size(host_budget) if host_budget is not None else None
     found = find(explorer, allowed, dict(barred or {}), budget_bytes)
     chosen, step_s = found.chosen, found.step_s
     plain = explorer.plain.simulation
@@ -138,7 +138,7 @@ def _frontier(explorer: Explorer, found: Found) -> tuple[FrontierPoint, ...]:
     plain_s = max(explorer.plain.simulation.step_s, 1e-12)
     shown = []
     for point in frontier(found.ranked):
-        if point.choices != found.chosen.choices:
+        if point.choices != found.chosen.choices and point.high_bytes >= found.floor_bytes:  # a bound below it is too low
             simulated = not point.choices
             shown.append(FrontierPoint(point.high_bytes, point.step_s / plain_s, _named(point.choices), simulated))
     own = found.chosen.simulation.peak.high_bytes

@@ -18,6 +18,7 @@ from memfit.plan.files import check_belongs
 from memfit.plan.find import find
 from memfit.plan.largest import largest_batch
 from memfit.plan.target import target_device
+from memfit.strategies.exact.recompute import STRATEGY as RECOMPUTE
 
 MICRO_BATCHES = "micro-batches"
 
@@ -39,6 +40,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     if not isinstance(seen, Candidate):
         raise UsageError(f"the plan does not apply to this job: {seen}",
                          "correct it, or make a new one: memfit plan TARGET -o plan.toml")
+    _check_calls(explorer, choices)
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
     largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
     same = plain.peak == plan.baseline.peak
@@ -55,6 +57,16 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
         floor_bytes=min(known.floor_bytes, seen.simulation.peak.high_bytes), took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), timeline=seen.simulation.timeline,
         baseline_timeline=plain.timeline, source=plan_code(choices, explorer.fake))
+
+
+def _check_calls(explorer: Explorer, choices: Sequence[Choice]) -> None:
+    """Raise UsageError where recompute names operator calls that this job does not make: such a plan would do nothing."""
+    for one in choices:
+        below = explorer.candidate([other for other in choices if other is not one]) if one.name == RECOMPUTE.name else None
+        wrong = RECOMPUTE.absent(one.settings, below.trace) if isinstance(below, Candidate) else None
+        if wrong:
+            raise UsageError(f"the plan does not apply to this job: {wrong}",
+                             "correct it, or make a new one: memfit plan TARGET -o plan.toml")
 
 
 def _without_splitting(plan: Plan, fake: Job) -> Plan:

@@ -168,7 +168,8 @@ def _conclusion(verdict: Verdict) -> str:
 
 
 def _run(run: Run) -> Headline:
-    done = f"{run.steps} steps, {seconds(run.step_s_median)} each, peak {gib(run.peak_bytes)}"
+    each = f"{seconds(run.step_s_median)} each, peak {gib(run.peak_bytes)}" if run.step_s_median else "none was left to do"
+    done = f"{run.steps} steps, {each}"
     if run.budget_bytes is None or run.within_budget is None:
         return Headline("DONE", done)
     word = "WITHIN BUDGET" if run.within_budget else "OVER BUDGET"
@@ -183,10 +184,13 @@ def _estimate(estimate: Estimate) -> Headline:
 def run_facts(run: Run) -> list[tuple[str, str]]:
     """The figures of a run beside its peaks."""
     recovered = [("out of memory", f"met and recovered {run.oom_recovered} times")] if run.oom_recovered else []
-    return [
+    done = [
         ("steps", str(run.steps)),
         ("loss", f"{number(run.loss_first)} -> {number(run.loss_last)}"),
         ("step time", f"{seconds(run.step_s_median)} (median), {run.samples_per_s:.4g} samples per second"),
+    ] if run.step_s_median else [("steps", f"{run.steps}: none was left to do")]
+    return [
+        *done,
         ("resident peak", gib(run.rss_peak_bytes)),
         ("limit", "enforced by the system" if run.enforced else "not enforced"),
         *recovered,

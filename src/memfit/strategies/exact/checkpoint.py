@@ -25,6 +25,7 @@ class Checkpoint:
     """`modules` are paths; a module inside another one of them is recomputed within its recomputation."""
 
     name = "checkpoint"
+    settings: tuple[str, ...] = ("modules",)
     takes = frozenset({"module forward"})
     after: tuple[str, ...] = ("chunked-loss",)
     conflicts: Mapping[str, str] = {}

@@ -22,6 +22,7 @@ class FusedStep:
     """`fused=True` in every parameter group: the same mathematics, rounded otherwise, and no temporaries."""
 
     name = "fused-step"
+    settings: tuple[str, ...] = ()
     takes: frozenset[str] = frozenset()
     after: tuple[str, ...] = ()
     conflicts: Mapping[str, str] = {"single-tensor-step": "a fused step is one call for all tensors"}

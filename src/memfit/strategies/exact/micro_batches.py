@@ -19,6 +19,7 @@ class MicroBatches:
     """`count` parts of as equal size as possible; each part's loss counts by its weight (the job's)."""
 
     name = "micro-batches"
+    settings: tuple[str, ...] = ("count",)
     takes = frozenset({"batch"})
     after: tuple[str, ...] = ()
     conflicts: Mapping[str, str] = {}
@@ -57,6 +58,10 @@ class MicroBatches:
         reason = self.excluded(job, _ANY) if count > 1 else None
         if reason:
             raise UsageError(f"micro-batches: {reason}", "turn it into tensors, or train it whole")
+        samples = batches.size(job.batch) if count > 1 else count
+        if count > samples:
+            raise UsageError(f"micro-batches: count is {count}, and the batch has {samples} samples",
+                             f"give at most {samples}")
         undo.push(_Restore(job, job.rules.micro_batches))
         job.rules.micro_batches = count
 

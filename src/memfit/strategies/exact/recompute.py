@@ -6,6 +6,7 @@ products and convolutions stay. Bitwise, buffers included: no module code runs t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.hooks import recipes, tensor_recompute
 from memfit.hooks.source import source
-from memfit.hooks.tensor_recompute import parse_tensors, recomputing
+from memfit.hooks.tensor_recompute import counted_as, parse_tensors, recomputing
 
 if TYPE_CHECKING:
     from memfit.core.device import Device
@@ -27,6 +28,7 @@ class Recompute:
     """`recompute{tensors}`: which operator calls of a forward are made again in backward."""
 
     name = "recompute"
+    settings: tuple[str, ...] = ("tensors",)
     takes = frozenset({"saved tensors"})
     after: tuple[str, ...] = ()
     conflicts: Mapping[str, str] = {
@@ -52,6 +54,15 @@ class Recompute:
         before = job.rules.contexts
         job.rules.contexts = [*before, context]
         undo.push(lambda: setattr(job.rules, "contexts", before))
+
+    def absent(self, settings: Settings, trace: Trace) -> str | None:
+        """One line on calls that a forward, traced without this strategy, does not make; None if it makes all."""
+        made = Counter(counted_as(op.name) for op in trace.ops if op.phase == "forward")
+        for name, numbers in parse_tensors(settings["tensors"]).items():
+            if max(numbers, default=-1) >= made[name]:
+                return (f"recompute: {name}:{max(numbers)} is no call of this job's forward" if made[name] else
+                        f"recompute: this job's forward calls no {name}")
+        return None
 
     def code(self, settings: Settings) -> CodePart:
         chosen = f"recomputing(parse_tensors({list(settings['tensors'])!r}))"

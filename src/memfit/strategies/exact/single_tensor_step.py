@@ -21,6 +21,7 @@ class SingleTensorStep:
     """`foreach=False` in every parameter group that is not fused."""
 
     name = "single-tensor-step"
+    settings: tuple[str, ...] = ()
     takes: frozenset[str] = frozenset()
     after: tuple[str, ...] = ()
     conflicts: Mapping[str, str] = {}

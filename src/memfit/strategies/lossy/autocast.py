@@ -21,6 +21,7 @@ class Autocast:
     """`torch.autocast` around each forward. `dtype` is `bfloat16`: it has the range of float32, so no loss scaling."""
 
     name = "autocast"
+    settings: tuple[str, ...] = ("dtype",)
     takes = frozenset({"precision"})
     after: tuple[str, ...] = ()
     conflicts: Mapping[str, str] = {}

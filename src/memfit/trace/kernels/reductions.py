@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from memfit.trace.kernels.sizes import nbytes
+from memfit.trace.kernels.sizes import nbytes, threads
 
 aten: Any = torch.ops.aten
 _NO_REDUCTION = 0
+_GRAIN = 32768  # elements below which a kernel stays on one thread
 
 
 def scan(args: Any, kwargs: Any, out: Any) -> int:
@@ -55,8 +56,13 @@ def kth_value(args: Any, kwargs: Any, out: Any) -> int:
 
 
 def masked_select(args: Any, kwargs: Any, out: Any) -> int:
-    """The mask as integers, and their running sum."""
-    return 16 * args[0].numel()
+    """The mask as integers: once to count, before the result is there; with several threads again, and their running sum.
+
+    After `masked_select_out_impl_cpu` in aten/src/ATen/native/TensorAdvancedIndexing.cpp.
+    """
+    x, mask = torch.broadcast_tensors(*args[:2])
+    serial = (args[0].numel() < _GRAIN or threads() == 1) and x.is_contiguous() and mask.is_contiguous()
+    return max(8 * x.numel() - nbytes(out), 0 if serial else 16 * x.numel())
 
 
 def index(args: Any, kwargs: Any, out: Any) -> int:

@@ -26,6 +26,7 @@ class ChunkedLoss:
     """`module` is the path of the linear layer over the vocabulary, `rows` how many rows of logits exist at a time."""
 
     name = "chunked-loss"
+    settings: tuple[str, ...] = ("rows", "module")
     takes = frozenset({"loss"})
     after: tuple[str, ...] = ()
     conflicts: Mapping[str, str] = {}

@@ -23,6 +23,7 @@ class StepInBackward:
     """No settings. `job.rules.on_parameter_gradient` sees each gradient before it is gone."""
 
     name = "step-in-backward"
+    settings: tuple[str, ...] = ()
     takes = frozenset({"gradient lifetime"})
     after: tuple[str, ...] = ("single-tensor-step",)
     conflicts: Mapping[str, str] = {
