@@ -71,6 +71,8 @@ CALLS: dict[str, tuple[Any, Callable[[], tuple[Any, ...]]]] = {
     "pooling backward, mixed layouts": (aten.avg_pool2d_backward.default, lambda: (
         image(8, 32, 14, 14), image(last=True), [2, 2], [2, 2], [0, 0], False, True, None)),
     "masked select": (aten.masked_select.default, lambda: (image(), image() > 0)),
+    "masked select of a few": (aten.masked_select.default, lambda: (image(128, 128), image(128, 128) > 0)),
+    "masked select of a view": (aten.masked_select.default, lambda: (image(128, 128).t(), image(128) > 0)),
     "sum of mixed types": (aten.add.Tensor, lambda: (image(), image().bfloat16())),
     "mean of squares": (aten.mse_loss.default, lambda: (image(), image())),
     "columns": (aten.col2im.default, lambda: (torch.randn(8, 72, 676), [28, 28], [3, 3], [1, 1], [0, 0], [1, 1])),
