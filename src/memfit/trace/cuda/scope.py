@@ -28,11 +28,12 @@ def cuda_semantics(target: CudaTarget | None) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             overrides = stack.enter_context(overriding())
+            stack.enter_context(cuda_autocast(overrides))  # first: it asks which operators the CPU's autocast has of its own
             composites.register(overrides, target)
             attention.register(overrides, target)
             recurrent.register(overrides, target)
             devices.register(overrides)
-            for entered in (cuda_autocast(overrides), cuda_optimizers(), devices.no_driver_needed(), inference_as_no_grad()):
+            for entered in (cuda_optimizers(), devices.no_driver_needed(), inference_as_no_grad()):
                 stack.enter_context(entered)
             yield
     finally:
