@@ -13,7 +13,6 @@ from memfit.core.fidelity import Fidelity
 from memfit.core.results import (
     Budget,
     Estimate,
-    FrontierPoint,
     Plan,
     PlannedStrategy,
     Predicted,
@@ -21,15 +20,15 @@ from memfit.core.results import (
 )
 from memfit.core.strategy import Choice
 from memfit.core.trace import Trace
-from memfit.core.units import is_share, parse_size
+from memfit.core.units import parse_size
 from memfit.jobs import Job
 from memfit.jobs.identity import model_hash
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.find import Found, find
 from memfit.plan.free import free_bytes
+from memfit.plan.frontier import frontier
 from memfit.plan.largest import largest_batch
 from memfit.plan.reasons import left_out, why
-from memfit.plan.search import frontier
 from memfit.plan.target import target_device
 from memfit.simulate import Simulation, simulate
 
@@ -87,8 +86,8 @@ def make_plan(
     """
     began = time.perf_counter()
     allowed = Fidelity.parse(fidelity)
-    if budget is not None and not is_share(budget):
-        parse_size(budget)  # a bad size is told before the work, not after
+    if budget is not None:
+        parse_size(budget, whole_bytes=1 << 40)  # a bad size is told before the work, not after
     host_bytes = parse_size(host_budget) if host_budget is not None else None
     where = target_device(device)
     explorer = Explorer(job, where)
@@ -105,7 +104,7 @@ def make_plan(
         predicted=Predicted(chosen.simulation.peak, step_s),
         baseline=Predicted(plain.peak, plain.step_s), slowdown=step_s / max(plain.step_s, 1e-12),
         floor_bytes=found.floor_bytes, rejected=_rejected(found, budget_bytes),
-        frontier=_frontier(explorer, found), largest_batch=largest, took_s=time.perf_counter() - began,
+        frontier=frontier(explorer, found), largest_batch=largest, took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), memfit_version=memfit.__version__,
         notes=(*notes, *budget_note, *found.notes, *chosen.trace.notes), timeline=chosen.simulation.timeline,
         baseline_timeline=plain.timeline, source=plan_code(chosen.choices, explorer.fake))
@@ -132,21 +131,3 @@ def _rejected(found: Found, budget_bytes: int) -> tuple[Rejected, ...]:
     named = {choice.name for choice in found.chosen.choices} | {one.name for one in found.rejected}
     others = [name for name in sorted(strategies()) if name not in named]
     return (*found.rejected, *(Rejected(name, left_out(name, found.ranked, found.chosen, budget_bytes)) for name in others))
-
-
-def _frontier(explorer: Explorer, found: Found) -> tuple[FrontierPoint, ...]:
-    plain_s = max(explorer.plain.simulation.step_s, 1e-12)
-    shown = []
-    for point in frontier(found.ranked):
-        if point.choices != found.chosen.choices and point.high_bytes >= found.floor_bytes:  # a bound below it is too low
-            simulated = not point.choices
-            shown.append(FrontierPoint(point.high_bytes, point.step_s / plain_s, _named(point.choices), simulated))
-    own = found.chosen.simulation.peak.high_bytes
-    shown.append(FrontierPoint(own, found.step_s / plain_s, _named(found.chosen.choices), True))
-    return tuple(sorted(shown, key=lambda p: (p.slowdown, p.peak_bytes)))
-
-
-def _named(choices: Sequence[Choice]) -> tuple[dict[str, object], ...]:
-    return tuple({"name": c.name, "settings": dict(c.settings)} for c in choices)
-
-

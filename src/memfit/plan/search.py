@@ -110,12 +110,3 @@ def _lowest(ranked: list[Point]) -> list[Point]:
 
 def _key(candidate: Candidate) -> tuple[int, float]:
     return candidate.simulation.peak.high_bytes, candidate.simulation.step_s
-
-
-def frontier(ranked: list[Point]) -> list[Point]:
-    """Points that no other beats in both peak and time."""
-    kept: list[Point] = []
-    for point in ranked:
-        if not kept or point.high_bytes < kept[-1].high_bytes:
-            kept.append(point)
-    return kept
