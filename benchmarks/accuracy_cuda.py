@@ -6,7 +6,8 @@
 
 No GPU is needed. The measurements are in data/, the rows' jobs in cuda_rows/, which sees no measured value. Rows whose
 code comes from a library get an environment with the version that ran (transformers; torch is the one here); convolutions
-of a torch whose cuDNN cannot be asked on such a machine (before 9.8) are put to the oldest that can. Both are made once,
+of a torch whose cuDNN cannot be asked on such a machine (before 9.8) are put to the oldest that can, those of an unnamed
+one to the cuDNN that is here. Both are made once,
 under ~/.cache/memfit-bench or MEMFIT_BENCH_CACHE.
 """
 
@@ -67,7 +68,8 @@ def libraries(torch_version: str) -> dict[str, str]:
     """Environment variables under which convolutions are put to the cuDNN nearest to that of a version of PyTorch."""
     from memfit.hardware.cudnn import version_of_torch
 
-    if not torch_version or (version_of_torch(torch_version) or 0) >= ASKABLE:
+    version = version_of_torch(torch_version)
+    if version is None or version >= ASKABLE:  # not published: as the one here
         return {}
     folders = {}
     for name, package in (("cudnn", f"nvidia-cudnn-cu12=={OLDEST_CUDNN}"), ("cublas", f"nvidia-cublas-cu12=={ITS_CUBLAS}")):

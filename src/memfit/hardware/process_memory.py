@@ -32,6 +32,7 @@ SOURCES: dict[str, str] = {
 
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 _FIRST_LAZY = (1, 13)  # sets CUDA_MODULE_LOADING=LAZY (pytorch#86509)
+_EAGER_2 = 942  # MiB; "eager kernels", torch 2.1.1
 _AMPERE, _HOPPER = (8, 0), (9, 0)
 
 
@@ -95,13 +96,12 @@ def _context(device: Device) -> Span:
 
 def _modules(device: Device, torch_version: str, convolutions: bool) -> Span:
     lazily = _loads_lazily(torch_version)
-    lazy = _span_mib((16, 67, 144 + 67 if convolutions else 144))
+    lazy = (16, 67, 144 + 67 if convolutions else 144)
     if lazily:
-        return lazy
-    eager = _span_mib((460, 1344, 1431) if _is_ampere(device) else (522, 1016, 1431))
-    if lazily is None:
-        return Span(lazy.low_bytes, (lazy.typical_bytes + eager.typical_bytes) // 2, eager.high_bytes)
-    return eager
+        return _span_mib(lazy)
+    if lazily is None:  # all at once is the safe side, at the figure of the version 2 that was measured so
+        return _span_mib((lazy[0], _EAGER_2, _EAGER_2 + lazy[2]))
+    return _span_mib((460, 1344, 1431) if _is_ampere(device) else (522, 1016, 1431))
 
 
 def _is_ampere(device: Device) -> bool:

@@ -151,6 +151,7 @@ def _peak(seen: Sequence[StepPeak], least: Sequence[StepPeak], most: Sequence[St
     held_low, held_high = _below(_reserved(least), _RESERVED_MARGIN), _above(max(reserved, _reserved(most)), _RESERVED_MARGIN)
     highest = held_high + overhead.high_bytes
     if holds_bytes is not None:
+        held_high = min(held_high, max(reserved, holds_bytes - overhead.low_bytes))
         highest = min(highest, holds_bytes)
     return Peak(allocated, min(low, allocated), high, reserved, min(held_low, reserved), held_high,
                 reserved + overhead.typical_bytes, min(held_low, reserved) + overhead.low_bytes, highest)
