@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -87,12 +88,15 @@ def test_rates_are_measured_once_and_kept(tmp_path: Any, monkeypatch: pytest.Mon
     assert rates.machine_rates() == first
 
 
-def test_rates_of_a_busy_machine_are_measured_anew_when_they_are_old(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_of_a_busy_machine_are_measured_anew_when_they_are_old(
+        tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     measured = WorkerResult((), {"schema": rates.SCHEMA, "busy": True, "bandwidth": 1.0}, 0, "", "", False, False, False, 1.0)
     calls: list[str] = []
     monkeypatch.setattr(rates, "run_worker", lambda name, *_, **__: calls.append(name) or measured)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert rates.machine_rates() == rates.machine_rates() == measured.result and len(calls) == 1
+    assert capsys.readouterr().err.count("measuring this machine's rates, once") == 1
     hour_ago = time.time() - 3600
     os.utime(rates.rates_path(), (hour_ago, hour_ago))
     rates.machine_rates()

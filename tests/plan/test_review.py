@@ -17,7 +17,7 @@ from memfit.core.files import write_atomic
 from memfit.core.results import PlannedStrategy
 from memfit.jobs import Job
 from memfit.jobs.targets import call_target
-from memfit.plan import make_plan
+from memfit.plan import make_plan, target
 from memfit.plan.review import reviewed
 
 CPU = Device("cpu", "cpu", 8 << 30, {"float32": 1e11}, 1e10)
@@ -84,3 +84,18 @@ def test_settings_that_suit() -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it is a folder"):
         write_atomic(tmp_path, "text")
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"budget": "8G"}, "the unit G"), ({"budget": "140%"}, "more than the plain step"), ({"host_budget": "x"}, "not a size"),
+    ({"device": "rtx9999"}, "rtx9999"), ({"budget": "1GiB"}, "the loss failed")])
+def test_what_is_wrong_is_told_before_rates_are_measured(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any],
+                                                         said: str) -> None:
+    def loss(model: Any, x: Any) -> Any:
+        raise ValueError("the loss failed")
+
+    monkeypatch.setattr(target, "machine_rates", lambda: pytest.fail("measured"))
+    wrong = job()
+    wrong.loss = loss
+    with pytest.raises((UsageError, ValueError), match=said):
+        make_plan(wrong, **options)

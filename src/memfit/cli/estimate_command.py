@@ -122,12 +122,10 @@ def _sweep(asked: Any, sizes: Sequence[int], measure: bool) -> tuple[list[Estima
 
 def _estimate(asked: Any, size: int | None, measure: bool, files: Files = Files()) -> Estimate:
     """One estimate, at batch size `size` or the target's own; measured where it is allowed and cannot be traced."""
-    from memfit.cli.progress import say_rates
     from memfit.core.errors import Untraceable
     from memfit.plan import estimate_job
     from memfit.recipes import load
 
-    say_rates(asked.device)
     settings = asked.settings if size is None else {**asked.settings, "batch": size}
     name = asked.target if size is None else f"{asked.target} batch={size}"
     job = load(asked.target, settings)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memfit.cli.progress import say, say_rates
+from memfit.cli.progress import say
 from memfit.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def planned(asked: Request, *, largest_batch: bool = False, announced: bool = Tr
     if announced:
         say(f"planning {asked.target}")
     job = load(asked.target, asked.settings)
-    say_rates(asked.device)
     if asked.plan_file is not None:
         return _from_file(asked, job, largest_batch)
     barred, notes = barred_strategies(job)

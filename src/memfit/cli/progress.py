@@ -16,14 +16,6 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def say_rates(device: str | None) -> None:
-    """That the first plan for this processor measures what it can do, which takes a while."""
-    from memfit.monitor.rates import rates_known
-
-    if device in (None, "cpu") and not rates_known():
-        say("measuring this machine's rates, once (about 15 s, longer where others are at work)")
-
-
 @contextmanager
 def step_bar(label: str, total: int | None) -> Iterator[Callable[[Event], None]]:
     """A bar that moves with each `step` event and shows its loss; `total` None: its length is not known."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -41,14 +42,9 @@ def rates_path() -> Path:
     return cache / "memfit" / f"rates-{_slug(key)}.json"
 
 
-def rates_known() -> bool:
-    """Whether this machine's rates are kept, so that `machine_rates` answers at once."""
-    return _kept(rates_path()) is not None
-
-
 def machine_rates(*, again: bool = False) -> dict[str, Any]:
     """`{rates{float32, bfloat16}, bandwidth, overhead_s, operators, overheads}`, from the kept file or measured now, in
-    a process of its own, in about ten seconds.
+    a process of its own, in about ten seconds: a terminal is told.
 
     Rates that were measured while the machine was busy are measured anew when they are an hour old. A folder that
     cannot be written to is no error: the rates are measured anew each time.
@@ -56,6 +52,8 @@ def machine_rates(*, again: bool = False) -> dict[str, Any]:
     path = rates_path()
     if not again and (kept := _kept(path)) is not None:
         return kept
+    if sys.stderr.isatty():
+        print("measuring this machine's rates, once (about 15 s; minutes on a busy machine)", file=sys.stderr, flush=True)
     result = run_worker(_WORKER, {"threads": torch.get_num_threads()}, environment=MEASURING, show_output=False)
     if result.error is not None or result.result is None:
         raise result.error or MemfitError("this machine's rates could not be measured")

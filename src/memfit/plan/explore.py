@@ -13,6 +13,7 @@ from memfit.core.errors import MemfitError
 from memfit.core.strategy import Choice
 from memfit.core.trace import Trace
 from memfit.jobs import Job
+from memfit.plan.target import named_device, target_device
 from memfit.simulate import Simulation, simulate
 from memfit.trace import FakeWorld, fake_job, trace_step
 from memfit.trace.cuda import target_of
@@ -30,17 +31,17 @@ class Candidate:
 
 
 class Explorer:
-    """One fake copy of a job, traced under different choices. Each set of choices is traced once.
+    """One fake copy of a job, traced for a device (None: the CPU) under different choices. Each set is traced once.
 
     `torch_version` is the one whose kernels and libraries a card runs, where that is not the one here.
     """
 
-    def __init__(self, job: Job, device: Device, torch_version: str = "") -> None:
-        self.device = device
+    def __init__(self, job: Job, device: str | Device | None, torch_version: str = "") -> None:
         self.torch_version = torch_version or torch.__version__
-        self._world = FakeWorld(target_of(device, torch_version))
+        self._world = FakeWorld(target_of(named_device(device), torch_version))
         self.fake = fake_job(job, self._world)
         self.first = trace_step(self.fake, self._world)
+        self.device = target_device(device)  # after the trace: what is wrong with a job is told before rates are measured
         self.plain = Candidate((), *self._traced(self.first))
         self._known: dict[str, Candidate | str] = {}
         self.traced = 0

@@ -29,7 +29,6 @@ from memfit.plan.free import free_bytes
 from memfit.plan.frontier import frontier
 from memfit.plan.largest import largest_batch
 from memfit.plan.reasons import left_out, why
-from memfit.plan.target import target_device
 from memfit.simulate import Simulation, simulate
 
 OnSteps = Callable[[Sequence[Trace], Device], None]
@@ -41,8 +40,8 @@ def estimate_job(job: Job, *, device: str | Device | None = None, choices: Seque
     meant, where that is not the one here; `on_steps` sees the traces that were simulated. Raises Untraceable if the step
     cannot be traced."""
     began = time.perf_counter()
-    where = target_device(device)
-    explorer = Explorer(job, where, torch_version)
+    explorer = Explorer(job, device, torch_version)
+    where = explorer.device
     candidate = explorer.candidate(choices)
     if isinstance(candidate, str):
         raise UsageError(f"the plan does not apply to this job: {candidate}", "make a new plan for it")
@@ -89,8 +88,8 @@ def make_plan(
     if budget is not None:
         parse_size(budget, whole_bytes=1 << 40)  # a bad size is told before the work, not after
     host_bytes = parse_size(host_budget) if host_budget is not None else None
-    where = target_device(device)
-    explorer = Explorer(job, where)
+    explorer = Explorer(job, device)
+    where = explorer.device
     budget_bytes, budget_note = _budget(budget, explorer, where)
     found = find(explorer, allowed, dict(barred or {}), budget_bytes)
     chosen, step_s = found.chosen, found.step_s

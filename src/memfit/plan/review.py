@@ -17,7 +17,6 @@ from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.files import check_belongs
 from memfit.plan.find import find
 from memfit.plan.largest import largest_batch
-from memfit.plan.target import target_device
 from memfit.strategies.exact.recompute import STRATEGY as RECOMPUTE
 
 MICRO_BATCHES = "micro-batches"
@@ -31,8 +30,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     Raises UsageError for a plan of another model or version, or one whose strategies do not apply.
     """
     began = time.perf_counter()
-    device = target_device(plan.device)
-    explorer = Explorer(job, device)
+    explorer = Explorer(job, plan.device)
     check_belongs(plan, model_hash(explorer.fake.model))
     plan = _without_splitting(plan, explorer.fake)
     choices = tuple(Choice(one.name, dict(one.settings)) for one in plan.strategies)
@@ -42,7 +40,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
                          "correct it, or make a new one: memfit plan TARGET -o plan.toml")
     _check_calls(explorer, choices)
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
-    largest = largest_batch(job, device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
+    largest = largest_batch(job, explorer.device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
     same = plain.peak == plan.baseline.peak
     known = plan if same else _forgetting(plan, explorer)
     if same and seen.simulation.peak == plan.predicted.peak:  # nothing was edited that matters: its times stand

@@ -10,11 +10,16 @@ from memfit.hardware import find_device
 from memfit.monitor.rates import machine_rates
 
 
+def named_device(device: str | Device | None) -> Device:
+    """The device by name, None being the CPU. Nothing is measured. Raises UsageError for a name that is not known."""
+    return device if isinstance(device, Device) else find_device(device or "cpu")
+
+
 def target_device(device: str | Device | None) -> Device:
     """The device by name (None: the CPU, which memory is predicted for). The CPU's rates are measured once and kept."""
     if isinstance(device, Device):
         return device
-    found = find_device(device or "cpu")
+    found = named_device(device)
     if found.kind != "cpu":
         return found
     here = machine_rates()
