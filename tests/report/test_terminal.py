@@ -86,7 +86,9 @@ def test_an_estimate_of_a_card_shows_tensors_reserved_and_process(estimate):
 
 def test_a_card_that_is_too_small_is_named_with_its_room(estimate):
     small = dataclasses.replace(estimate, fits=False, capacity_bytes=8 * 2**30)
-    assert "8.00 GiB on rtx3060: does not fit" in to_text(small)
+    assert "8.00 GiB on rtx3060: does not fit, 2.00 GiB short" in to_text(small)
+    barely = dataclasses.replace(small, capacity_bytes=10 * 2**30)
+    assert "10.00 GiB on rtx3060: may not fit, up to 1.0 MiB short" in to_text(barely)
     assert "does not fit" not in to_text(dataclasses.replace(small, fits=True))
 
 

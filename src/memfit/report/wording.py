@@ -181,6 +181,15 @@ def _estimate(estimate: Estimate) -> Headline:
     return Headline("PEAK", f"{gib(judged_bytes(estimate.peak, estimate.device))}, {how}")
 
 
+def shortage(estimate: Estimate) -> str:
+    """By how much a step that does not fit exceeds its card, whose `capacity_bytes` is known."""
+    room = estimate.capacity_bytes or 0
+    short, at_most = judged_bytes(estimate.peak, estimate.device) - room, estimate.peak.high_bytes - room
+    if short > 0:
+        return f"does not fit, {gib(short)} short"
+    return f"may not fit, up to {gib(at_most)} short" if at_most > 0 else "does not fit"  # its free memory is in pieces
+
+
 def run_facts(run: Run) -> list[tuple[str, str]]:
     """The figures of a run beside its peaks."""
     recovered = [("out of memory", f"met and recovered {run.oom_recovered} times")] if run.oom_recovered else []

@@ -38,7 +38,7 @@ def _facts(estimate: Estimate) -> Table:
             ("process", f"{gib(peak.process_bytes)}, what the driver shows"),
         ]
     if estimate.fits is False and estimate.capacity_bytes is not None:
-        rows += [("room", f"{gib(estimate.capacity_bytes)} on {estimate.device}: does not fit")]
+        rows += [("room", f"{gib(estimate.capacity_bytes)} on {estimate.device}: {wording.shortage(estimate)}")]
     took = "measured in" if estimate.measured else "predicted in"
     return parts.facts(
         [
