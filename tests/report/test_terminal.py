@@ -76,6 +76,8 @@ def test_a_run_with_and_without_a_budget(run):
     assert "OVER BUDGET" in to_text(dataclasses.replace(run, within_budget=False))
     free = to_text(dataclasses.replace(run, budget_bytes=None, within_budget=None, loss_last=math.nan, plan={}))
     assert "BUDGET" not in free and "2.3 -> NaN" in free
+    ended = to_text(dataclasses.replace(run, step_s_median=0.0, loss_first=math.nan, loss_last=math.nan))
+    assert f"NOTHING LEFT TO DO: the run is at step {run.steps}" in ended and "NaN" not in ended and "WITHIN" not in ended
 
 
 def test_an_estimate_of_a_card_shows_tensors_reserved_and_process(estimate):

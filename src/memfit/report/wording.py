@@ -168,8 +168,9 @@ def _conclusion(verdict: Verdict) -> str:
 
 
 def _run(run: Run) -> Headline:
-    each = f"{seconds(run.step_s_median)} each, peak {gib(run.peak_bytes)}" if run.step_s_median else "none was left to do"
-    done = f"{run.steps} steps, {each}"
+    if not run.step_s_median:
+        return Headline("NOTHING LEFT TO DO", f"the run is at step {run.steps}")
+    done = f"{run.steps} steps, {seconds(run.step_s_median)} each, peak {gib(run.peak_bytes)}"
     if run.budget_bytes is None or run.within_budget is None:
         return Headline("DONE", done)
     word = "WITHIN BUDGET" if run.within_budget else "OVER BUDGET"
