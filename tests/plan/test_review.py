@@ -36,6 +36,7 @@ def job(samples: int = 32, lr: float = 1e-3, name: str = "x", cold: bool = False
     ("recompute", {"tensor": ["gelu:0"]}, "recompute has no setting 'tensor'"),
     ("checkpoint", {}, "checkpoint has a setting 'modules', which is not given"),
     ("micro-batches", {"count": 64}, "count is 64, and the batch has 32 samples"),
+    ("chunked-loss", {"rows": 4, "module": "0"}, "no nn.Linear of the model has 4096 outputs"),
     ("micro-batches", {"cuont": 4}, "micro-batches has no setting 'cuont'"),
 ])
 def test_what_a_job_does_not_have(name: str, settings: dict[str, Any], said: str) -> None:
@@ -44,6 +45,20 @@ def test_what_a_job_does_not_have(name: str, settings: dict[str, Any], said: str
     with pytest.raises(UsageError) as raised:
         reviewed(plan, job())
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(("module", "said"), [
+    ("0", "chunked-loss: no cross entropy reads what '0' gives"),
+    ("2", "chunked-loss: '2' has 10 outputs, and gains nothing below 4096")])
+def test_a_head_that_chunks_would_not_help(module: str, said: str) -> None:
+    def made() -> Job:
+        model = nn.Sequential(nn.Linear(16, 4096), nn.GELU(), nn.Linear(4096, 10))
+        return Job(model, lambda net, b: nn.functional.cross_entropy(net(b[0]), b[1]),
+                   (torch.randn(8, 16), torch.zeros(8, dtype=torch.long)), torch.optim.SGD(model.parameters(), lr=0.1))
+
+    chunked = PlannedStrategy("chunked-loss", {"rows": 4, "module": module}, "", "")
+    with pytest.raises(UsageError, match=said):
+        reviewed(replace(make_plan(made(), budget="1GiB", device=CPU), strategies=(chunked,), device="cpu"), made())
 
 
 def test_calls_that_are_made_pass() -> None:

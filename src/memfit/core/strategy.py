@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from memfit.core.fidelity import Fidelity
 
@@ -72,6 +72,15 @@ class Strategy(Protocol):
 
     def code(self, settings: Settings) -> CodePart | None:
         """The same in plain PyTorch, or None where that needs memfit."""
+        ...
+
+
+@runtime_checkable
+class ActsOnTrace(Protocol):
+    """A strategy whose settings name what a step has: that is looked for before a plan that was edited is taken."""
+
+    def absent(self, settings: Settings, trace: Trace) -> str | None:
+        """One line on what a step without this strategy, which the trace is of, does not have; None if it has all."""
         ...
 
 

@@ -6,18 +6,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memfit.apply import plan_code, plan_fidelity, strategies
+from memfit.apply import plan_code, plan_fidelity, strategies, strategy
 from memfit.core.errors import UsageError
 from memfit.core.fidelity import Fidelity
 from memfit.core.results import Plan, PlannedStrategy, Predicted
-from memfit.core.strategy import Choice
+from memfit.core.strategy import ActsOnTrace, Choice
 from memfit.jobs import Job, batches
 from memfit.jobs.identity import model_hash
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.files import check_belongs
 from memfit.plan.find import find
 from memfit.plan.largest import largest_batch
-from memfit.strategies.exact.recompute import STRATEGY as RECOMPUTE
 
 MICRO_BATCHES = "micro-batches"
 
@@ -38,7 +37,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     if not isinstance(seen, Candidate):
         raise UsageError(f"the plan does not apply to this job: {seen}",
                          "correct it, or make a new one: memfit plan TARGET -o plan.toml")
-    _check_calls(explorer, choices)
+    _check_effect(explorer, choices)
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
     largest = largest_batch(job, explorer.device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
     same = plain.peak == plan.baseline.peak
@@ -57,13 +56,16 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
         baseline_timeline=plain.timeline, source=plan_code(choices, explorer.fake))
 
 
-def _check_calls(explorer: Explorer, choices: Sequence[Choice]) -> None:
-    """Raise UsageError where recompute names operator calls that this job does not make: such a plan would do nothing."""
+def _check_effect(explorer: Explorer, choices: Sequence[Choice]) -> None:
+    """Raise UsageError for a strategy that would do nothing for this job: a new plan would not have it either."""
     for one in choices:
-        below = explorer.candidate([other for other in choices if other is not one]) if one.name == RECOMPUTE.name else None
-        wrong = RECOMPUTE.absent(one.settings, below.trace) if isinstance(below, Candidate) else None
+        acting = strategy(one.name)
+        wrong = acting.excluded(explorer.fake, explorer.device)
+        if wrong is None and isinstance(acting, ActsOnTrace):
+            below = explorer.candidate([other for other in choices if other is not one])
+            wrong = acting.absent(one.settings, below.trace) if isinstance(below, Candidate) else None
         if wrong:
-            raise UsageError(f"the plan does not apply to this job: {wrong}",
+            raise UsageError(f"the plan does not apply to this job: {one.name}: {wrong}",
                              "correct it, or make a new one: memfit plan TARGET -o plan.toml")
 
 

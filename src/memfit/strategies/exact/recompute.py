@@ -60,8 +60,8 @@ class Recompute:
         made = Counter(counted_as(op.name) for op in trace.ops if op.phase == "forward")
         for name, numbers in parse_tensors(settings["tensors"]).items():
             if max(numbers, default=-1) >= made[name]:
-                return (f"recompute: {name}:{max(numbers)} is no call of this job's forward" if made[name] else
-                        f"recompute: this job's forward calls no {name}")
+                return (f"{name}:{max(numbers)} is no call of this job's forward" if made[name] else
+                        f"this job's forward calls no {name}")
         return None
 
     def code(self, settings: Settings) -> CodePart:

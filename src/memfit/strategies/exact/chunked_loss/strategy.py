@@ -58,6 +58,14 @@ class ChunkedLoss:
                              "name the layer that makes the logits")
         override_forward(module, lazy_logits.lazy_linear, undo, rows=rows)
 
+    def absent(self, settings: Settings, trace: Trace) -> str | None:
+        path = str(settings["module"])
+        calls = [call for call in trace.calls if call.path == path and call.outputs]
+        if not any(_reaches_loss(trace, call) for call in calls):
+            return f"no cross entropy reads what {path!r} gives"
+        classes = max(trace.storages[call.outputs[0]].shape[-1] for call in calls)
+        return f"{path!r} has {classes} outputs, and gains nothing below {LEAST_CLASSES}" if classes < LEAST_CLASSES else None
+
     def code(self, settings: Settings) -> CodePart:
         return CodePart(prelude="from functools import partial\n" + source(cross_entropy, lazy_logits),
                         setup=_SETUP.format(path=settings["module"], rows=settings["rows"]))
