@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from memfit.core.errors import UsageError
 from memfit.core.results import Estimate, Plan, Verdict, register_html
-from memfit.hardware import find_device
 from memfit.jobs import Job
 from memfit.plan import estimate_job, make_plan
 from memfit.plan.advice import does_not_fit
+from memfit.plan.target import named_device
 from memfit.prove import prove_job
 from memfit.report.html import notebook
 from memfit.train import Session
@@ -56,22 +54,23 @@ def plan(
 def apply(plan: Plan, job: Job) -> Session:
     """Apply a plan to a job; `session.step(batch)` trains.
 
-    Raises UsageError if it was made for another model, or for a card and this machine has none.
+    Raises UsageError if it was made for another model, or for a card: jobs run on the CPU.
     """
-    _require_here(plan.device)
+    _require_cpu(plan.device)
     return Session(job, plan)
 
 
 def fit(job: Job, budget: str | int | None = None, **options: Any) -> Session:
     """`plan` and `apply` in one: a session that trains the job within the budget."""
-    _require_here(options.get("device"))
+    _require_cpu(options.get("device"))
     return apply(_plan(job, budget, **options), job)
 
 
-def _require_here(device: str | None) -> None:
-    if device is not None and find_device(device).kind == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"{device} can be predicted and planned for, but no card is in this machine: nothing runs there",
-                         "leave out device, or save the plan and take it to that machine: plan.save(\"plan.py\")")
+def _require_cpu(device: Any) -> None:
+    found = named_device(device)
+    if found.kind != "cpu":
+        raise UsageError(f"{found.name} can be predicted and planned for, but nothing runs there: jobs run on the CPU",
+                         "leave out device, or take the step to that machine as plain PyTorch: plan.code()")
 
 
 _plan = plan
@@ -91,4 +90,5 @@ def prove(
     The job is shipped by cloudpickle; where that fails, UsageError asks for a TARGET.
     """
     made = plan if plan is not None else _plan(job, budget, fidelity=fidelity)
+    _require_cpu(made.device)
     return prove_job(job, made, steps=steps, enforce=enforce)

@@ -75,12 +75,14 @@ def test_points_of_a_card_lie_above_its_floor() -> None:
     assert min(point.peak_bytes for point in made.frontier) == made.floor_bytes
 
 
-def test_nothing_runs_on_a_card_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_nothing_runs_on_a_card() -> None:
     with pytest.raises(UsageError, match="nothing runs there"):
         memfit.fit(job(), device="rtx3060")
+    elsewhere = replace(make_plan(job(), budget="1GiB", device=CPU), device="rtx3060")
     with pytest.raises(UsageError, match="nothing runs there"):
-        memfit.apply(replace(make_plan(job(), budget="1GiB", device=CPU), device="rtx3060"), job())
+        memfit.apply(elsewhere, job())
+    with pytest.raises(UsageError, match="nothing runs there"):
+        memfit.prove(job(), plan=elsewhere)
 
 
 @pytest.mark.parametrize(("settings", "said"), [
