@@ -46,7 +46,7 @@ class Rotary(nn.Module):
         self.register_buffer("table", torch.stack((angles.cos(), angles.sin())), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+        first, second = x.unflatten(-1, (-1, 2)).movedim(-1, 0)  # as the course has it: backward, the pairs are copied back
         cos, sin = self.table[:, : x.size(-2), :].unbind(0)  # type: ignore[index]
         turned = cos * first - sin * second
         other = sin * first + cos * second

@@ -11,7 +11,7 @@ from cuda_rows.common import Case
 from memfit.core.device import Device
 from memfit.core.results import Peak
 from memfit.hardware import find_card
-from memfit.hardware.process_memory import process_memory
+from memfit.hardware.process_memory import Span, process_memory
 from memfit.jobs import Job
 from memfit.simulate import simulate
 from memfit.trace import trace_job
@@ -58,8 +58,8 @@ def figure(case: Case, peak: Peak, first_step_bytes: int, device: Device) -> tup
         return peak.process_bytes, peak.low_bytes, peak.high_bytes
     if case.reads == "reserved_and_kernels":
         kernels = process_memory(device, case.torch, convolutions=case.convolutions).modules
-        return (peak.reserved_bytes + kernels.typical_bytes, peak.reserved_low_bytes + kernels.low_bytes,
-                peak.reserved_high_bytes + kernels.high_bytes)
+        low, usual, high = Span(peak.reserved_low_bytes, peak.reserved_bytes, peak.reserved_high_bytes).beside(kernels)
+        return usual, low, high
     if case.reads == "first_allocated":
         share = first_step_bytes / peak.allocated_bytes
         return first_step_bytes, int(peak.allocated_low_bytes * share), int(peak.allocated_high_bytes * share)

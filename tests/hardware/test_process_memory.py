@@ -55,3 +55,8 @@ def test_every_card_of_the_catalogue_has_a_figure_that_it_can_hold() -> None:
 def test_a_processor_has_no_context() -> None:
     with pytest.raises(ValueError, match="no CUDA context"):
         overhead_range(find_device("cpu"))
+
+
+def test_what_errs_independently_adds_up_as_the_sides_of_a_right_angle() -> None:
+    assert Span(97, 100, 104).beside(Span(6, 10, 13)) == Span(105, 110, 115)
+    assert Span(5, 5, 5).beside(Span(1, 2, 3)) == Span(6, 7, 8)

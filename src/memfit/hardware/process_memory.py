@@ -7,6 +7,7 @@ kernels. Each constant names the public document or thread it was read from; non
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import hypot
 from typing import NamedTuple
 
 from memfit.core.device import Device
@@ -24,16 +25,25 @@ SOURCES: dict[str, str] = {
                     "(A100-80GB, torch 1.10.2: 1.78 GiB with the context, stas00/ml-engineering); range: a first allocation "
                     "under lazy loading, 300 (pytorch#107667) to 400 MiB (pytorch#109888, both a maintainer), less the "
                     "context of 256 MiB",
-    "lazy convolutions": "the usual share once more at the upper end: cuDNN's engines; no published figure",
+    "lazy convolutions": "at the upper end: 60 of cuDNN 9.8's 649 modules of code for 8.0, a third of a MiB each (see below)",
     "eager kernels": "less the context: GTX 1080, torch 1.8.2+cu101, 721 MiB, RTX 3090, torch 1.8.2+cu111, 1687 MiB "
                      "(pytorch#55277); Titan V, torch 1.3+cu101, 1007 MiB (pytorch#28394); A100-80GB, torch 1.10.2, 1.78 GiB, "
                      "torch 2.1.1, 0.92 GiB (stas00/ml-engineering)",
+    "eager kernels of 2.x": "torch 2.1.1, A100-80GB, CUDA_MODULE_LOADING=EAGER: 1.39 GiB, less the context of 0.47 "
+                            "(stas00/ml-engineering); the machine code for 8.0 in the wheels, summed from their fat binaries, "
+                            "is alike: libtorch_cuda 2.11.0 617 MiB, cuBLAS 12.8.4 and cuBLASLt 243 MiB",
+    "eager convolutions": "machine code in cuDNN 9.8.0's fat binaries (precompiled engines, operations): for 8.0 259 MiB, for "
+                          "8.6 with that of 8.0 313 MiB, for 7.0 243 MiB",
 }
 
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 _FIRST_LAZY = (1, 13)  # sets CUDA_MODULE_LOADING=LAZY (pytorch#86509)
 _EAGER_2 = 942  # MiB; "eager kernels", torch 2.1.1
 _AMPERE, _HOPPER = (8, 0), (9, 0)
+# MiB: the least, what is usual, the most
+_LAZY, _LAZY_CONVOLUTIONS = (16, 67, 144), (0, 0, 20)
+_EAGER, _EAGER_AMPERE, _EAGER_CONVOLUTIONS = (522, 1016, 1431), (460, 1344, 1431), (0, 259, 313)
+_UNKNOWN = (16, 942, 942)  # of 2.x: lazy at the least; else all of them, which is the safe side
 
 
 class Span(NamedTuple):
@@ -47,6 +57,14 @@ class Span(NamedTuple):
         if not isinstance(other, Span):
             return NotImplemented
         return Span(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    def beside(self, other: Span) -> Span:
+        """The sum where the two err independently: usual figures add up, distances from them as the sides of a right angle
+        do."""
+        usual = self.typical_bytes + other.typical_bytes
+        below = hypot(self.typical_bytes - self.low_bytes, other.typical_bytes - other.low_bytes)
+        above = hypot(self.high_bytes - self.typical_bytes, other.high_bytes - other.typical_bytes)
+        return Span(usual - round(below), usual, usual + round(above))
 
 
 @dataclass(frozen=True)
@@ -62,8 +80,8 @@ class ProcessMemory:
 
 
 def process_memory(device: Device, torch_version: str = "", *, convolutions: bool = False) -> ProcessMemory:
-    """Both parts for a card and a version of PyTorch (`2.6.0+cu124`; "" for a recent one; one that says nothing, such
-    as `2.x`, spans lazy and eager loading).
+    """Both parts for a card and a version of PyTorch (`2.6.0+cu124`; "" for a recent one; for one that says nothing, such
+    as `2.x`, all kernels may be loaded, which is the safe side: the typical figure is that, the low one lazy loading).
 
     `convolutions`: whether the step runs cuDNN's kernels, too. Raises ValueError for a device that is no CUDA card.
     """
@@ -96,12 +114,12 @@ def _context(device: Device) -> Span:
 
 def _modules(device: Device, torch_version: str, convolutions: bool) -> Span:
     lazily = _loads_lazily(torch_version)
-    lazy = (16, 67, 144 + 67 if convolutions else 144)
     if lazily:
-        return _span_mib(lazy)
-    if lazily is None:  # all at once is the safe side, at the figure of the version 2 that was measured so
-        return _span_mib((lazy[0], _EAGER_2, _EAGER_2 + lazy[2]))
-    return _span_mib((460, 1344, 1431) if _is_ampere(device) else (522, 1016, 1431))
+        parts, more = _LAZY, _LAZY_CONVOLUTIONS
+    else:
+        eager = _EAGER_AMPERE if _is_ampere(device) else _EAGER
+        parts, more = _UNKNOWN if lazily is None else eager, _EAGER_CONVOLUTIONS
+    return _span_mib(parts) + _span_mib(more if convolutions else (0, 0, 0))
 
 
 def _is_ampere(device: Device) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,23 @@ def _attention_backward(
     return sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
 
 
+def _recurrent(x: torch.Tensor, weights: Sequence[torch.Tensor], *others: Any, **__: Any) -> int:
+    """Each matrix of each layer and direction meets each row, a time step of a sample, once."""
+    packed = bool(others[12])
+    rows = x.shape[0] if packed else x.shape[0] * x.shape[1]
+    return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
+
+
+def _recurrent_backward(x: torch.Tensor, weights: Sequence[torch.Tensor], *others: Any, **__: Any) -> int:
+    """Twice the forward: gradients of the data, and (where they are asked for) of the weights."""
+    packed, mask = bool(others[16]), others[19]
+    rows = x.shape[0] if packed else x.shape[0] * x.shape[1]
+    return 2 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1) * (2 if mask[3] else 1)
+
+
 _LACKING: dict[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    aten._cudnn_rnn: _recurrent,
+    aten._cudnn_rnn_backward: _recurrent_backward,
 }

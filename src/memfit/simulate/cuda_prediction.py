@@ -20,7 +20,7 @@ from memfit.simulate.cuda_steps import HIGH, LOW, TYPICAL, RanOut, StepPeak, Ste
 from memfit.simulate.cuda_workspaces import workspace_bytes
 
 STEADY_STEPS = 2
-_ALLOCATED_MARGIN, _RESERVED_MARGIN, _MARGIN_BYTES = 0.015, 0.03, 2 * MIB
+_MARGIN, _MARGIN_BYTES = 0.015, 2 * MIB
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def predict(steps: Sequence[Trace], setting: Setting, replays: Replays | None = 
     endless, _ = replays.run(card, None, TYPICAL)
     seen, ran_out = replays.run(card, room.typical_bytes, TYPICAL)
     least, most = (replays.run(card, None, end)[0] for end in (LOW, HIGH))
-    _, tight = replays.run(card, max(0, room.low_bytes - int(_highest(endless) * _ALLOCATED_MARGIN)), LOW)
+    _, tight = replays.run(card, max(0, room.low_bytes - int(_highest(endless) * _MARGIN)), LOW)
     shown = endless if ran_out is not None else seen
     peak = _peak(shown, least, most, overhead, None if tight is not None else device.capacity_bytes)
     return CudaPrediction(peak, replays.traces, tuple(shown), ran_out, tight is None, card.library_bytes, settings)
@@ -147,19 +147,17 @@ def _peak(seen: Sequence[StepPeak], least: Sequence[StepPeak], most: Sequence[St
           holds_bytes: int | None) -> Peak:
     """`holds_bytes`: a card that is known to be enough, which the process therefore stays within."""
     allocated, reserved = _highest(seen), _reserved(seen)
-    low, high = _below(_highest(least), _ALLOCATED_MARGIN), _above(max(allocated, _highest(most)), _ALLOCATED_MARGIN)
-    held_low, held_high = _below(_reserved(least), _RESERVED_MARGIN), _above(max(reserved, _reserved(most)), _RESERVED_MARGIN)
-    highest = held_high + overhead.high_bytes
-    if holds_bytes is not None:
-        held_high = min(held_high, max(reserved, holds_bytes - overhead.low_bytes))
-        highest = min(highest, holds_bytes)
+    low, high = _below(_highest(least)), _above(max(allocated, _highest(most)))
+    held_low, held_high = _below(_reserved(least)), _above(max(reserved, _reserved(most)))
+    process = Span(min(held_low, reserved), reserved, held_high).beside(overhead)
+    highest = process.high_bytes if holds_bytes is None else min(process.high_bytes, holds_bytes)
     return Peak(allocated, min(low, allocated), high, reserved, min(held_low, reserved), held_high,
-                reserved + overhead.typical_bytes, min(held_low, reserved) + overhead.low_bytes, highest)
+                process.typical_bytes, process.low_bytes, highest)
 
 
-def _below(size: int, share: float) -> int:
-    return max(0, size - int(size * share) - _MARGIN_BYTES)
+def _below(size: int) -> int:
+    return max(0, size - int(size * _MARGIN) - _MARGIN_BYTES)
 
 
-def _above(size: int, share: float) -> int:
-    return size + int(size * share) + _MARGIN_BYTES
+def _above(size: int) -> int:
+    return size + int(size * _MARGIN) + _MARGIN_BYTES

@@ -42,7 +42,7 @@ def semantics_of(target: CudaTarget | None) -> Semantics:
     if target is None:
         return CPU
     scratch = partial(_scratch_on, target)
-    return Semantics(scratch, cuda_metas.CORRECTIONS, cuda_metas.INSTEAD, cuda_metas.WHOLE, cuda_convolution.PARTS)
+    return Semantics(scratch, cuda_metas.corrections(target), cuda_metas.INSTEAD, cuda_metas.WHOLE, cuda_convolution.PARTS)
 
 
 def _scratch_on(target: CudaTarget, func: Any) -> Callable[..., Any] | None:

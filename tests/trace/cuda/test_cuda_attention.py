@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,10 @@ def call(dtype: torch.dtype, *, side: int = SIDE, mask: bool = False, dropout: f
     (HOPPER, call(BF16, side=100), FLASH),
     (HOPPER, call(FP32), EFFICIENT),
     (CudaTarget((9, 0), 132, (2, 6)), call(BF16), FLASH),
+    (CudaTarget((8, 6), 28, (2, 13)), call(FP32, keys=2), MATH),  # only flash took shared heads
+    (CudaTarget((8, 6), 28, (2, 14)), call(FP32, keys=2), EFFICIENT),
+    (CudaTarget((8, 6), 28, (2, 13)), replace(call(FP32, keys=1), grouped=False), MATH),
+    (CudaTarget((8, 6), 28, (2, 14)), replace(call(FP32, keys=1), grouped=False), EFFICIENT),
 ])
 def test_choice(target: CudaTarget, asked: Call, kind: str) -> None:
     assert choose(asked, target) == kind
@@ -110,3 +115,35 @@ def test_a_boolean_mask_becomes_numbers_of_the_queries_type() -> None:
 def test_math_holds_the_scores_on_an_old_card() -> None:
     steady = attending(BF16, 0.0, None, TURING)
     assert any(one.nbytes == BATCH * HEADS * LENGTH * LENGTH * 4 for one in steady.storages)
+
+
+def test_shared_heads_are_not_repeated_but_their_gradients_are_made_by_query_head() -> None:
+    class Shared(Attention):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (t.unflatten(-1, (HEADS, SIDE)).transpose(1, 2) for t in self.packed(x).chunk(3, -1))
+            return F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)
+
+    job = Job(lambda: Shared(0.0, None, FP32), lambda net, x: net(x).mean(), torch.randn(BATCH, LENGTH, HEADS * SIDE),
+              torch.optim.SGD)
+    steady = trace_job(job, CudaTarget((8, 6), 28, (2, 14))).steady
+    backward = next(op for op in steady.ops if op.name == "_scaled_dot_product_efficient_attention_backward")
+    wide = BATCH * LENGTH * HEADS * SIDE * 4
+    assert backward.buffers == (wide, wide, BATCH * HEADS * LENGTH * 4)
+    assert not any(op.name.startswith("repeat") for op in steady.ops)
+
+
+@pytest.mark.parametrize(("version", "copies"), [((2, 1), 1), ((2, 2), 0)])
+def test_before_its_second_version_flash_packed_heads_side_by_side(version: tuple[int, int], copies: int) -> None:
+    """A layer whose sequences come first has its result in place only where flash follows the layout of the query."""
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(HEADS * SIDE, HEADS, batch_first=True, dtype=BF16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    job = Job(Layer, lambda net, x: net(x).float().mean(), torch.randn(BATCH, LENGTH, HEADS * SIDE, dtype=BF16), torch.optim.SGD)
+    steady = trace_job(job, CudaTarget((8, 6), 84, version)).steady
+    place = next(i for i, op in enumerate(steady.ops) if op.name == "_scaled_dot_product_flash_attention")
+    assert [op.name for op in steady.ops[place + 1: place + 2]] == (["clone"] if copies else ["addmm"])

@@ -126,3 +126,11 @@ def test_the_users_own_layers_are_as_before() -> None:
     step("LSTM", 1)
     assert torch.equal(layer(x)[0], before)
     layer(x)[0].sum().backward()
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_operations_are_two_for_each_weight_and_row_and_twice_that_backward(kind: str, gates: int, packed: bool) -> None:
+    forward, backward = calls(step(kind, packed=packed))
+    weights = gates * 32 * (24 + 32) + gates * 32 * (32 + 32)
+    assert forward.flops == 2 * 6 * 10 * weights and backward.flops == 2 * forward.flops

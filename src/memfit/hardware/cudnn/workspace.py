@@ -12,9 +12,8 @@ from memfit.hardware.cudnn.bounds import multiples
 from memfit.hardware.cudnn.finding import version_text
 from memfit.hardware.cudnn.question import ConvolutionCall
 
-# The engine that runs may be one of the next: a plan can fail on the real card. Of 500 convolutions of nine models, the
-# first choices of cuDNN 9.8, 9.19 and 9.24 agree in 62 to 100 %; the largest of another version's first five covers 95 %.
-_TRIED, _TRIED_OF_ANOTHER = 3, 5
+# The engine that runs may be one of the next: a plan can fail on the real card, and another version orders them otherwise.
+_TRIED = 2
 _USUAL = ConvolutionCall("fwd", "float32", (8, 64, 56, 56), (64, 64, 3, 3), (8, 64, 56, 56), (1, 1), (1, 1), (1, 1))
 
 
@@ -63,14 +62,10 @@ def tried(configurations: Iterable[Configuration], call: ConvolutionCall) -> lis
 
 
 def _asked(call: ConvolutionCall, sizes: list[int], same: bool, version: int, benchmark: bool) -> Workspace:
-    low, first, source = min(sizes), sizes[0], f"asked cuDNN {version_text(version)}"
+    source = f"asked cuDNN {version_text(version)}{'' if same else ', not the version that runs'}"
     if benchmark:
-        return Workspace(low, max(sizes), max(sizes), source)
-    if same:
-        return Workspace(low, first, max(sizes[:_TRIED]), source)
-    # Another version seldom shares a workspace that is larger than the tensors: it tries the next engine.
-    first = max(low, min(first, call.tensors_bytes))
-    return Workspace(low, first, max(first, *sizes[:_TRIED_OF_ANOTHER]), f"{source}, not the version that runs")
+        return Workspace(min(sizes), max(sizes), max(sizes), source)
+    return Workspace(min(sizes), sizes[0], max(sizes[:_TRIED]), source)
 
 
 def _by_class(call: ConvolutionCall, device: Device, cudnn: int | None, benchmark: bool) -> Workspace:

@@ -55,12 +55,8 @@ def _flash(call: Call, scale: float | None) -> torch.Tensor:
 def _efficient(call: Call, mask: torch.Tensor | None, scale: float | None) -> torch.Tensor:
     if mask is not None:
         mask = _expanded(_aligned(mask), call.query, call.key)
-    key, value = call.key, call.value
-    if call.grouped and key.shape[1] != call.query.shape[1]:
-        times = call.query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
     return aten._scaled_dot_product_efficient_attention.default(
-        call.query, key, value, mask, call.needs_grad or (mask is not None and mask.requires_grad), call.dropout,
+        call.query, call.key, call.value, mask, call.needs_grad or (mask is not None and mask.requires_grad), call.dropout,
         call.causal, scale=scale)[0]
 
 

@@ -11,7 +11,7 @@ from memfit.trace.cuda.target import CudaTarget
 FLASH, EFFICIENT, CUDNN, MATH = "flash", "efficient", "cudnn", "math"
 _HALVES = (torch.float16, torch.bfloat16)
 _CUDNN_FIRST = (2, 8)  # with cuDNN of 9.9 or newer; 2.5.0 had it for a while, 2.5.1 took it back
-_EFFICIENT_GROUPED = (2, 12)
+_EFFICIENT_GROUPED = (2, 14)  # and one head for all without being asked: pytorch#191085; documentation of 2.13 and 2.14
 _MOST_SIDE = 256
 _AMPERE = (8, 0)
 
@@ -60,11 +60,11 @@ def _dense(call: Call) -> bool:
     return same and all(t.dim() == 4 and t.stride(-1) == 1 and t.numel() for t in tensors)
 
 
-def _heads_fit(call: Call, grouped_allowed: bool) -> bool:
+def _heads_fit(call: Call, target: CudaTarget, grouped_since: tuple[int, int] = (0, 0)) -> bool:
     heads, keys, values = (tensor.shape[1] for tensor in (call.query, call.key, call.value))
-    if call.grouped and grouped_allowed:
+    if call.grouped and target.torch_version >= grouped_since:
         return keys == values and heads % keys == 0
-    return heads == keys == values
+    return heads == keys == values or (keys == values == 1 and target.torch_version >= _EFFICIENT_GROUPED)
 
 
 def _flash(call: Call, target: CudaTarget) -> bool:
@@ -72,7 +72,7 @@ def _flash(call: Call, target: CudaTarget) -> bool:
     capability = target.compute_capability
     if capability < _AMPERE or call.mask is not None or call.query.dtype not in _HALVES:
         return False
-    if not _heads_fit(call, True) or {call.key.shape[-1], call.value.shape[-1]} != {side} or side > _MOST_SIDE:
+    if not _heads_fit(call, target) or {call.key.shape[-1], call.value.shape[-1]} != {side} or side > _MOST_SIDE:
         return False
     if call.causal and call.query.shape[-2] != call.key.shape[-2]:
         return False
@@ -84,7 +84,7 @@ def _efficient(call: Call, target: CudaTarget) -> bool:
     dtype, capability = call.query.dtype, target.compute_capability
     if (dtype is torch.bfloat16 and capability < _AMPERE) or dtype not in (*_HALVES, torch.float32):
         return False
-    if not _heads_fit(call, target.torch_version >= _EFFICIENT_GROUPED):
+    if not _heads_fit(call, target, _EFFICIENT_GROUPED):
         return False
     if call.causal and call.mask is not None:
         return False
@@ -100,7 +100,7 @@ def _alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
 
 
 def _cudnn(call: Call, target: CudaTarget) -> bool:
-    if target.compute_capability < _AMPERE or call.query.dtype not in _HALVES or not _heads_fit(call, True):
+    if target.compute_capability < _AMPERE or call.query.dtype not in _HALVES or not _heads_fit(call, target):
         return False
     most = 256 if target.compute_capability == (9, 0) else 128
     sides = (call.query.shape[-1], call.value.shape[-1])

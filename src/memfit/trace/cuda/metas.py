@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,9 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.trace import metas as cpu
 from memfit.trace.cuda import recurrent
+from memfit.trace.cuda.target import CudaTarget
 
 aten: Any = torch.ops.aten
 _CPU = torch.device("cpu")
+_SECOND_FLASH = (2, 2)  # before, flash attention 1 worked on packed rows: batch, length, heads, side
 _CPU_KERNELS = {aten.mkldnn_rnn_layer.default, aten.native_layer_norm_backward.default}
 
 
@@ -41,6 +43,14 @@ def _rms_norm_backward(mode: Any, args: Any, kwargs: Any) -> Any:
     return grad, _made(mode, weight.shape, weight.dtype) if mask[1] and weight is not None else None
 
 
+def _packed_rows(mode: Any, args: Any, out: Any) -> Any:
+    """Flash attention's result with the heads of a position side by side, however the query lies."""
+    first, *rest = out
+    batch, heads, length, side = first.shape
+    strides = (length * heads * side, side, heads * side, 1)
+    return first if first.stride() == strides else _made(mode, first.shape, first.dtype, strides), *rest
+
+
 Correction = Callable[[Any, Any, Any], Any]
 CORRECTIONS: dict[Any, Correction] = {
     **{func: correct for func, correct in cpu.CORRECTIONS.items() if func not in _CPU_KERNELS},
@@ -54,3 +64,10 @@ if hasattr(aten, "_fused_rms_norm_backward"):
     INSTEAD[aten._fused_rms_norm_backward.default] = _rms_norm_backward
 WHOLE: frozenset[Any] = frozenset(INSTEAD)
 """Operators that stay whole on a card, though there is a definition by others."""
+
+
+def corrections(target: CudaTarget) -> Mapping[Any, Correction]:
+    """Those of the version of torch that runs."""
+    if target.torch_version >= _SECOND_FLASH:
+        return CORRECTIONS
+    return {**CORRECTIONS, aten._scaled_dot_product_flash_attention.default: _packed_rows}
