@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from cuda_rows.statistics import Line, failures, report
+from environments import CACHE, beside_this_python
 from machine import heading, table
 
 HERE = Path(__file__).parent
 DATA, RESULTS = HERE / "data", HERE / "results" / "accuracy_cuda.csv"
-CACHE = Path(os.environ.get("MEMFIT_BENCH_CACHE", "~/.cache/memfit-bench")).expanduser()
 FIELDS = ["row", "source", "configuration", "device", "reads", "group", "library", "torch", "measured_bytes",
           "predicted_bytes", "low_bytes", "high_bytes", "error_percent", "took_s", "note", "reason"]
 MIB, NOTABLE_PERCENT = 1 << 20, 5.0
@@ -46,22 +46,6 @@ def measured() -> dict[str, Row]:
         words = (row["model"], f"batch {row['batch']}", row["optimizer"], row["zero_grad_placement"])
         found[row["id"]] = {"source": "xMem", "configuration": "; ".join(words), "measured_bytes": row["measured_bytes"]}
     return found
-
-
-def environment(library: str) -> str:
-    """The Python that has this version of transformers (made on first use), beside all that this Python has."""
-    if not library:
-        return sys.executable
-    folder = CACHE / f"transformers-{library}"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", f"transformers=={library}"]
-        subprocess.run(install, check=True)
-        packages = next((folder / "lib").glob("python3*/site-packages"))
-        here = next(path for path in sys.path if path.endswith("site-packages"))
-        (packages / "zz_here.pth").write_text(here + "\n")  # sought last: the environment's own packages go first
-    return str(python)
 
 
 def libraries(torch_version: str) -> dict[str, str]:
@@ -96,7 +80,7 @@ def work(ids: Iterable[str]) -> None:
 
 
 def predicted(ids: list[str], library: str, variables: dict[str, str]) -> Iterable[dict[str, Any]]:
-    words = [environment(library), str(HERE / "accuracy_cuda.py"), "--work", *ids]
+    words = [beside_this_python("transformers", library), str(HERE / "accuracy_cuda.py"), "--work", *ids]
     variables = {**os.environ, **variables}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables) as process:
         assert process.stdout is not None

@@ -21,6 +21,7 @@ from memfit.jobs import Job, batches, run_step
 from memfit.plan import estimate_job, make_plan
 from memfit.recipes import load
 from memfit.trace import FakeWorld, fake_job, trace_step
+from shapes import llama_7b
 
 RESULTS = Path(__file__).parent / "results" / "speed_cpu.csv"
 Row = tuple[str, float, float, float]
@@ -65,16 +66,6 @@ def fake_alone() -> Callable[[], None]:
 
     step()
     return step
-
-
-def llama_7b() -> Job:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32,
-                         num_attention_heads=32, use_cache=False)
-    ids = torch.zeros(1, 2048, dtype=torch.long)
-    return Job(lambda: LlamaForCausalLM(config), lambda model, batch: model(**batch).loss,
-               {"input_ids": ids, "labels": ids.clone()}, lambda parameters: torch.optim.AdamW(parameters))
 
 
 def trace_rows() -> list[Row]:

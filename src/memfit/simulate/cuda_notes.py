@@ -32,7 +32,8 @@ def cuda_notes(seen: CudaPrediction, device: Device) -> tuple[str, ...]:
 def _ran_out(seen: CudaPrediction, where: RanOut, device: Device) -> str:
     op = _operator(seen.traces[where.step], where.event)
     place = ", ".join(part for part in (op.phase, op.module, op.name) if part) if op is not None else "what is there before it"
-    step = "the first step" if where.step == 0 else "a later step"
+    steady_only = seen.traces[0] is seen.traces[-1]
+    step = "a step" if steady_only else "the first step" if where.step == 0 else "a later step"
     error = where.error
     return (f"runs out of memory on {device.name} in {step}: {place} asks for {_mib(error.requested_bytes)} "
             f"with {_mib(error.reserved_bytes)} in use, {_mib(max(0, error.short_bytes))} too much")

@@ -143,7 +143,8 @@ def test_before_its_second_version_flash_packed_heads_side_by_side(version: tupl
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.attention(x, x, x, need_weights=False)[0]
 
-    job = Job(Layer, lambda net, x: net(x).float().mean(), torch.randn(BATCH, LENGTH, HEADS * SIDE, dtype=BF16), torch.optim.SGD)
+    inputs = torch.randn(BATCH, LENGTH, HEADS * SIDE, dtype=BF16)
+    job = Job(Layer, lambda net, x: net(x).float().mean(), inputs, torch.optim.SGD)
     steady = trace_job(job, CudaTarget((8, 6), 84, version)).steady
     place = next(i for i, op in enumerate(steady.ops) if op.name == "_scaled_dot_product_flash_attention")
     assert [op.name for op in steady.ops[place + 1: place + 2]] == (["clone"] if copies else ["addmm"])

@@ -46,7 +46,7 @@ def _rms_norm_backward(mode: Any, args: Any, kwargs: Any) -> Any:
 def _packed_rows(mode: Any, args: Any, out: Any) -> Any:
     """Flash attention's result with the heads of a position side by side, however the query lies."""
     first, *rest = out
-    batch, heads, length, side = first.shape
+    _, heads, length, side = first.shape
     strides = (length * heads * side, side, heads * side, 1)
     return first if first.stride() == strides else _made(mode, first.shape, first.dtype, strides), *rest
 
