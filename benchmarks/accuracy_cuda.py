@@ -139,10 +139,11 @@ def write(rows: dict[str, Row]) -> None:
 
 
 def page(rows: list[Row]) -> list[str]:
-    from cuda_rows.misses import explained
+    from cuda_rows.misses import DECIDED, explained
 
     lines = heading("Published CUDA peaks: predicted without a GPU against measured", "python benchmarks/accuracy_cuda.py")
-    lines += [*report(lines_of(rows)), "", "## Rows", ""]
+    lines += [*report(lines_of(rows)), "", "## What was decided after a look, or is left open", ""]
+    lines += [*(f"- {one}" for one in DECIDED), "", "## Rows", ""]
     shown = []
     for row in rows:
         if row["group"] != "not rebuilt" and row.get("error_percent"):

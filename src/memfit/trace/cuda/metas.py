@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memfit.trace import metas as cpu
-from memfit.trace.cuda import recurrent
+from memfit.trace.cuda import cells, recurrent
 from memfit.trace.cuda.target import CudaTarget
 
 aten: Any = torch.ops.aten
@@ -58,7 +58,7 @@ CORRECTIONS: dict[Any, Correction] = {
     aten.native_group_norm.default: lambda mode, args, out: _statistics_in_float(
         mode, args, cpu.CORRECTIONS[aten.native_group_norm.default](mode, args, out)),
 }
-INSTEAD: dict[Any, Correction] = {**cpu.INSTEAD, **recurrent.INSTEAD}
+INSTEAD: dict[Any, Correction] = {**cpu.INSTEAD, **recurrent.INSTEAD, **cells.INSTEAD}
 if hasattr(aten, "_fused_rms_norm_backward"):
     INSTEAD[aten._fused_rms_norm.default] = _rms_norm
     INSTEAD[aten._fused_rms_norm_backward.default] = _rms_norm_backward

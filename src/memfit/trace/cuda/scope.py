@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from memfit.trace.cuda import attention, composites, devices, recurrent
+from memfit.trace.cuda import attention, cells, composites, devices, recurrent
 from memfit.trace.cuda.autocast import cuda_autocast
 from memfit.trace.cuda.inference import inference_as_no_grad
 from memfit.trace.cuda.optimizers import cuda_optimizers
@@ -32,6 +32,7 @@ def cuda_semantics(target: CudaTarget | None) -> Iterator[None]:
             composites.register(overrides, target)
             attention.register(overrides, target)
             recurrent.register(overrides, target)
+            cells.register(overrides)
             devices.register(overrides)
             for entered in (cuda_optimizers(), devices.no_driver_needed(), inference_as_no_grad()):
                 stack.enter_context(entered)
