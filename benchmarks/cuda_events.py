@@ -44,7 +44,7 @@ NOTES = {
     "P002": "The last requests are the job's own: a script without a loss is traced as one with a sum.",
     "P010": "The author's own model, of which only a part is published: the row's is built like the course's, and differs.",
     "P012": "The author's own model, of which only a part is published: the row's is built like the course's, and differs.",
-    "P022": "The last requests are the job's own: a script without a loss is traced as one with a sum.",
+    "P022": "Four requests are the job's own: a script without a loss is traced as one with a sum, of a parameter.",
 }
 
 

@@ -3,10 +3,10 @@
     python benchmarks/versions_cuda.py                 all recipes; results/versions_cuda.{csv,md}; exit 1 where they differ
     python benchmarks/versions_cuda.py RECIPE ...      these only, printed
 
-The builds: this Python's, the CPU wheel 2.13.0 (made with no cuDNN in reach, as its users have none), and 2.11.0. Each is
-asked twice: for its own version's kernels, and for those of this Python's version. A difference that is there with its own
-kernels and gone with the same ones is one between versions of torch; the table says which. Environments are made once,
-under ~/.cache/memfit-bench or MEMFIT_BENCH_CACHE, beside all that this Python has.
+The builds: this Python's, the CPU wheel 2.13.0 (with no cuDNN in reach, as its users have none), and 2.11.0. Each is asked
+twice: as it is, and for the kernels of this Python's version, with this Python's cuDNN in reach. A difference that is there
+the first time and gone the second is one between the builds; the table says which. Environments are made once, under
+~/.cache/memfit-bench or MEMFIT_BENCH_CACHE, beside all that this Python has.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ RESULTS = Path(__file__).parent / "results" / "versions_cuda.csv"
 BUILDS = ("", "2.13.0+cpu", "2.11.0")  # "": the one of this Python
 CARD, MOST_PERCENT, MIB = "rtx3060", 0.5, 1 << 20
 FIGURES = ("allocated", "reserved", "process")
+NO_LIBRARY = "the build brings no cuDNN: the shipped table answers for convolutions"
 KNOWN = {
     "_scaled_dot_product_efficient_attention": "from 2.14 on, memory-efficient attention takes heads that share keys; before, "
                                                "scores were whole (pytorch#191085)",
@@ -34,7 +35,8 @@ KNOWN = {
 
 
 class Line(NamedTuple):
-    """A recipe under a build: MiB by its own version's kernels and by this Python's; `operators` its own attention."""
+    """A recipe under a build: MiB as it is, and by this Python's kernels and cuDNN; `operators`: its own attention and
+    convolutions."""
 
     recipe: str
     build: str
@@ -56,12 +58,14 @@ def work(names: Sequence[str], version: str) -> None:
 
     device = find_device(CARD)
     for name in names or RECIPES:
-        figures, operators = [], set()
+        figures: list[list[float]] = []
+        operators: set[str] = set()  # of its own kernels
         for kernels in ("", version):
             traces = trace_job(recipe(name), target_of(device, kernels))
             peak = simulate(traces.steady, device, first=traces.first, torch_version=version).peak
             figures.append([getattr(peak, f"{figure}_bytes") / MIB for figure in FIGURES])
-            operators = operators or {op.name for op in traces.steady.ops if "attention" in op.name}
+            if not kernels:
+                operators = {op.name for op in traces.steady.ops if "attention" in op.name or "convolution" in op.name}
         print("ROW " + json.dumps([name, torch.__version__, *figures, sorted(operators)]), flush=True)
 
 
@@ -89,17 +93,23 @@ def lines(names: Sequence[str]) -> Iterable[Line]:
     import torch
 
     for build in BUILDS:
-        python = beside_this_python("torch", build, no_deps=True)
-        variables = {**os.environ, **({"MEMFIT_CUDNN": ""} if build.endswith("+cpu") else {})}
-        words = [python, __file__, "--work", torch.__version__, *names]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=variables) as process:
-            assert process.stdout is not None
-            for text in process.stdout:
-                if text.startswith("ROW "):
-                    recipe, version, own, same, operators = json.loads(text[4:])
-                    yield Line(recipe, version, tuple(own), tuple(same), tuple(operators))
-        if process.returncode:
-            raise SystemExit(f"torch {build}: the worker ended with {process.returncode}")
+        found = list(_under(build, names, torch.__version__, {"MEMFIT_CUDNN": ""} if build.endswith("+cpu") else {}))
+        if build.endswith("+cpu"):
+            same = {line.recipe: line.same for line in _under(build, names, torch.__version__, {})}
+            found = [line._replace(same=same[line.recipe]) for line in found]
+        yield from found
+
+
+def _under(build: str, names: Sequence[str], kernels: str, variables: dict[str, str]) -> Iterable[Line]:
+    words = [beside_this_python("torch", build, no_deps=True), __file__, "--work", kernels, *names]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            if text.startswith("ROW "):
+                recipe, version, own, same, operators = json.loads(text[4:])
+                yield Line(recipe, version, tuple(own), tuple(same), tuple(operators))
+    if process.returncode:
+        raise SystemExit(f"torch {build}: the worker ended with {process.returncode}")
 
 
 def off_percent(these: Sequence[float], those: Sequence[float]) -> float:
@@ -126,12 +136,14 @@ def _why(line: Line, mine: Line) -> str:
     for name in sorted(set(mine.operators) - set(line.operators)):
         if gone and name in KNOWN:
             return KNOWN[name]
+    if gone and line.build.endswith("+cpu") and "convolution" in line.operators:
+        return NO_LIBRARY
     return "gone with the same kernels" if gone else "NOT EXPLAINED"
 
 
 def unexplained(rows: Sequence[dict[str, str]]) -> list[str]:
     return [f"{row['recipe']} under {row['torch']}: {row['off_percent']} %" for row in rows
-            if float(row["off_percent"]) > MOST_PERCENT and row["why"] not in KNOWN.values()]
+            if float(row["off_percent"]) > MOST_PERCENT and row["why"] not in (*KNOWN.values(), NO_LIBRARY)]
 
 
 def main() -> int:

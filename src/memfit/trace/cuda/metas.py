@@ -51,12 +51,25 @@ def _packed_rows(mode: Any, args: Any, out: Any) -> Any:
     return first if first.stride() == strides else _made(mode, first.shape, first.dtype, strides), *rest
 
 
+def _own_heads(mode: Any, args: Any, out: Any) -> Any:
+    """Gradients of keys and values that several heads share: fakes before 2.14 gave each head of the query its own."""
+    def fitting(grad: Any, of: Any) -> Any:
+        if grad is None or grad.shape == of.shape:
+            return grad
+        _, heads, length, side = of.shape
+        return _made(mode, of.shape, of.dtype, (length * heads * side, side, heads * side, 1))
+
+    d_query, d_key, d_value, d_bias = out
+    return d_query, fitting(d_key, args[2]), fitting(d_value, args[3]), d_bias
+
+
 Correction = Callable[[Any, Any, Any], Any]
 CORRECTIONS: dict[Any, Correction] = {
     **{func: correct for func, correct in cpu.CORRECTIONS.items() if func not in _CPU_KERNELS},
     aten.native_layer_norm.default: _statistics_in_float,
     aten.native_group_norm.default: lambda mode, args, out: _statistics_in_float(
         mode, args, cpu.CORRECTIONS[aten.native_group_norm.default](mode, args, out)),
+    aten._scaled_dot_product_efficient_attention_backward.default: _own_heads,
 }
 INSTEAD: dict[Any, Correction] = {**cpu.INSTEAD, **recurrent.INSTEAD, **cells.INSTEAD}
 if hasattr(aten, "_fused_rms_norm_backward"):
