@@ -63,6 +63,7 @@ class Job:
         self.zero_grad: ZeroGrad = zero_grad
         self.rules = StepRules()
         self.draws_random = False  # whether a traced step of it was seen to
+        self.reads_values = False  # likewise: whether a forward's course depended on the values of its batch
         self.name = ""
 
     @property

@@ -112,6 +112,8 @@ class RecordingMode(FakeTensorMode):
         if facts.shape_from_values:
             known = values.answer(self, func, args, kwargs)
             if known is not NotImplemented:
+                if self.recording is not None and self.recording.phase == "forward":
+                    self.recording.reads_values = True
                 return known, None
             args = values.with_masks_counted(self, func, args)
         key = shapes.signature(func, args, kwargs) if facts.by_shape else None

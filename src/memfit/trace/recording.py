@@ -22,6 +22,7 @@ class Recording:
         self.ops: list[tuple[Any, ...]] = []
         self.phases: list[tuple[str, int]] = []
         self.written: set[int] = set()  # storages that an operator of the forward wrote into
+        self.reads_values = False  # whether a forward's course depended on the values of its batch
         self.phase = "before"
         self.live: dict[int, int] = {}  # storage address -> index
         self.keys: dict[int, int] = {}  # index -> storage address, of those resident before and alive afterwards

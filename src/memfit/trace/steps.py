@@ -53,7 +53,8 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
     """One step of a fake job (its optimizer state moves on, as in a real step).
 
     A window of more than two micro-batches is traced as its first two, and the second one's events stand for all that
-    follow; with `repeat=False` every one is traced.
+    follow; where the course of a forward depends on values, the first is traced once more, and stands for them. With
+    `repeat=False` every one is traced.
     """
     began = time.perf_counter()
     mode, recording = world.mode, Recording()
@@ -81,9 +82,10 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
         strangers = _strangers(recording, categories)
     fake.weight = weight
     fake.draws_random = fake.draws_random or draws_random(recording.ops)
+    fake.reads_values = fake.reads_values or recording.reads_values
     if strangers:
         clear_caches_holding(mode)
-    repeats = (Repeat(marks[1], marks[2], times),) if times else ()
+    repeats = (Repeat(marks[-2], marks[-1], times),) if times else ()
     return assemble(recording, categories, stack.calls, repeats, buffers, time.perf_counter() - began)
 
 
@@ -118,7 +120,10 @@ def _window(fake: Job, repeat: bool) -> tuple[list[Any], int]:
         count = min(count, batches.size(fake.batch))
     if not repeat:
         return batches.split(fake.batch, count), 0
-    return batches.split(fake.batch, count, first=2), count - 1 if count > 2 else 0
+    parts = batches.split(fake.batch, count, first=2)
+    if count > 2 and fake.reads_values:  # a mask that is dropped where it masks nothing: later parts may go as the first one
+        return [*parts, parts[0]], count - 2
+    return parts, count - 1 if count > 2 else 0
 
 
 def _counts_one(part: Any) -> float:
