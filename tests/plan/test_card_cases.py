@@ -178,6 +178,7 @@ class TestEstimateAndReality:
         peak = estimate_job(wide(), device=CARD).peak
         assert peak.low_bytes < peak.process_bytes < peak.high_bytes
         between = replace(CARD, capacity_bytes=(peak.process_bytes + peak.high_bytes) // 2)
+        assert estimate_job(wide(), device=replace(CARD, capacity_bytes=peak.high_bytes)).fits
         seen = estimate_job(wide(), device=between)
         assert not seen.fits and any("may run out" in note for note in seen.notes)
 

@@ -66,7 +66,7 @@ def predict(steps: Sequence[Trace], setting: Setting, replays: Replays | None = 
     endless, _ = replays.run(card, None, TYPICAL)
     seen, ran_out = replays.run(card, room.typical_bytes, TYPICAL)
     least, most = (replays.run(card, None, end)[0] for end in (LOW, HIGH))
-    _, tight = replays.run(card, max(0, room.low_bytes - int(_highest(endless) * _MARGIN)), LOW)
+    _, tight = replays.run(card, max(0, device.capacity_bytes - _beyond(_reserved(endless), overhead)), LOW)
     shown = endless if ran_out is not None else seen
     peak = _peak(shown, least, most, overhead, None if tight is not None else device.capacity_bytes)
     return CudaPrediction(peak, replays.traces, tuple(shown), ran_out, tight is None, card.library_bytes, settings)
@@ -153,6 +153,11 @@ def _peak(seen: Sequence[StepPeak], least: Sequence[StepPeak], most: Sequence[St
     highest = process.high_bytes if holds_bytes is None else min(process.high_bytes, holds_bytes)
     return Peak(allocated, min(low, allocated), high, reserved, min(held_low, reserved), held_high,
                 process.typical_bytes, process.low_bytes, highest)
+
+
+def _beyond(reserved: int, overhead: Span) -> int:
+    """What the process may take at most above what is reserved."""
+    return Span(reserved, reserved, _above(reserved)).beside(overhead).high_bytes - reserved
 
 
 def _below(size: int) -> int:
