@@ -15,7 +15,7 @@ DECIDED = (
     ("Convolutions of rows with a PyTorch before 2.8 are put to cuDNN 9.8, the oldest that can be asked without a card: the "
     "engine that it tries first, at the upper end the larger of the first two. Nets of many 1x1 convolutions (Xception, "
     "MobileNet, EfficientNet) come out up to 18 % too high, as that first choice is large."),
-    ("The width of the driver level's interval was narrowed on these same rows: the upper end of a convolution's workspace from "
+    ("The width of the driver level's interval was narrowed on these same rows: the upper end of a workspace from "
     "the largest of five engines to that of three, then two; a cap of the typical one at its tensors' size was dropped; the "
     "margin of reserved memory went from 3 to 1.5 %; and context and kernels are joined to it as independent errors, by the "
     "root of squares, which was added when the median stood at 8.17 % and 8 was wanted. Coverage on other rows may be lower."),
