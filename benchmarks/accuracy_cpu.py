@@ -8,7 +8,6 @@ Each row is measured in a fresh process by measure_cpu.py, which shares nothing 
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from memfit.plan.recomputing import Recomputing
 from memfit.recipes import load
 from memfit.simulate import simulate
 from memfit.trace import FakeWorld, fake_job, trace_step
+from results_file import append_rows, read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy_cpu.csv"
@@ -92,7 +92,7 @@ def rows(target: str, settings: dict[str, Any], choices: list[tuple[str, dict[st
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def is_off(row: dict[str, str]) -> bool:
@@ -115,19 +115,12 @@ def check() -> int:
 def main() -> int:
     if "--check" in sys.argv:
         return check()
-    RESULTS.parent.mkdir(exist_ok=True)
     done = {(row["target"], row["choices"]) for row in read()}
     for target, settings in TARGETS.items():
         for choices in choices_for(target, settings):
             if (target, json.dumps(choices)) in done:
                 continue
-            new = not RESULTS.exists()
-            found = rows(target, settings, choices)
-            with RESULTS.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS)
-                if new:
-                    writer.writeheader()
-                writer.writerows(found)
+            append_rows(RESULTS, FIELDS, rows(target, settings, choices))
     return check()
 
 

@@ -7,8 +7,7 @@
 No GPU is needed. The measurements are in data/, the rows' jobs in cuda_rows/, which sees no measured value. Rows whose
 code comes from a library get an environment with the version that ran (transformers; torch is the one here); convolutions
 of a torch whose cuDNN cannot be asked on such a machine (before 9.8) are put to the oldest that can, those of an unnamed
-one to the cuDNN that is here. Both are made once,
-under ~/.cache/memfit-bench or MEMFIT_BENCH_CACHE.
+one to the cuDNN that is here. Both are made once, under ~/.cache/memfit-bench or MEMFIT_BENCH_CACHE.
 """
 
 from __future__ import annotations

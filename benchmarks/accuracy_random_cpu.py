@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 from machine import heading, table
+from results_file import read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "accuracy_random_cpu.csv"
@@ -80,7 +81,7 @@ def row(name: str, known: Row | None = None) -> Row:
 
 
 def read() -> list[Row]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def write(rows: list[Row]) -> None:

@@ -7,13 +7,14 @@ says that it cannot be and names the floor; the floor, run as a budget, survives
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from results_file import append_rows, read_rows
 
 RESULTS = Path(__file__).parent / "results" / "budgets.csv"
 SHARES = ("80%", "60%", "40%", "25%")
@@ -83,17 +84,11 @@ def floor(target: str, settings: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def add(rows: list[dict[str, Any]]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
+    append_rows(RESULTS, FIELDS, rows)
     for row in rows:
         print({key: value for key, value in row.items() if key != "settings"}, flush=True)
 

@@ -14,7 +14,6 @@ plain's.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import statistics
@@ -33,6 +32,7 @@ import frontier_peers
 import machine
 from memfit.plan import make_plan
 from peers import COMPILED
+from results_file import append_rows, read_rows
 from side_by_side import Failed, Side, Times, in_turn, ratio
 
 HERE = Path(__file__).parent
@@ -126,16 +126,11 @@ def _ratios(times: Times, other: str, name: str) -> dict[str, str]:
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def add(row: dict[str, Any]) -> None:
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+    append_rows(RESULTS, FIELDS, [row])
     print({key: value for key, value in row.items() if key not in ("choices", "budget_bytes", "floor_bytes")}, flush=True)
 
 

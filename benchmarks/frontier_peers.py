@@ -8,7 +8,6 @@ Each (job, method) runs in a fresh process. Same result: loss and each gradient 
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from peers import COMPILED
+from results_file import append_rows, read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "frontier_peers.csv"
@@ -77,16 +77,11 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def add(row: dict[str, Any]) -> None:
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+    append_rows(RESULTS, FIELDS, [row])
     print(row, flush=True)
 
 

@@ -10,7 +10,6 @@ within 1 % in every step; losses, parameters, gradients, buffers and optimizer s
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 
 from machine import heading, table
+from results_file import append_rows, read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "plan_code.csv"
@@ -109,17 +109,11 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def add(row: dict[str, Any]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+    append_rows(RESULTS, FIELDS, [row])
     print({name: row.get(name) for name in ("target", "budget", "fidelity", "strategies", "outcome", "worst_difference",
                                             "unequal", "took_s")}, flush=True)
 

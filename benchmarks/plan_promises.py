@@ -9,7 +9,6 @@ strategy is in it whose removal would fit and be faster. `only_mixed`: no strate
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ import test_promises as promises
 from memfit.core.device import Device
 from memfit.plan import make_plan
 from memfit.plan.explore import Explorer
+from results_file import append_rows, read_rows
 
 RESULTS = Path(__file__).parent / "results" / "plan_promises.csv"
 FIELDS = ["number", "kinds", "width", "samples", "dropout", "wide", "adam", "budget_percent", "costs", "fits", "strategies",
@@ -72,7 +72,7 @@ def _one_is_enough(drawn: Drawn, budget: int, device: Device) -> bool:
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def main() -> int:
@@ -91,12 +91,7 @@ def main() -> int:
 
 
 def add(found: dict[str, Any]) -> None:
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(found)
+    append_rows(RESULTS, FIELDS, [found])
     print(found["number"], found["strategies"] or "plain", found["broken"], flush=True)
 
 

@@ -9,7 +9,6 @@ of neighbouring steps give ratios; the median of all pairs of all rounds counts.
 
 from __future__ import annotations
 
-import csv
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from machine import heading, table
 from memfit.launch import MEASURING, WorkerResult, run_worker
 from memfit.prove.turns import Referee, Rounds
+from results_file import append_rows, read_rows
 from settled_allocator_side import CONVOLUTIONS
 
 RESULTS = Path(__file__).parent / "results" / "settled_allocator.csv"
@@ -91,17 +91,11 @@ def _listed(ratios: list[float]) -> str:
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def add(row: dict[str, Any]) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+    append_rows(RESULTS, FIELDS, [row])
     print({name: row[name] for name in FIELDS[:9]}, flush=True)
 
 

@@ -9,7 +9,6 @@ is what Kendall's tau is of, plain among it).
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 import sys
@@ -24,6 +23,7 @@ from memfit.jobs import Job
 from memfit.plan import make_plan
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.target import target_device
+from results_file import append_rows, read_rows
 from side_by_side import Failed, Side, in_turn, ratio
 
 RESULTS = Path(__file__).parent / "results" / "time_model.csv"
@@ -84,7 +84,7 @@ def tau(pairs: list[tuple[float, float]]) -> float:
 
 
 def read() -> list[dict[str, str]]:
-    return list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    return read_rows(RESULTS)
 
 
 def summary() -> tuple[float, float, list[str]]:
@@ -126,12 +126,7 @@ def main() -> int:
 
 
 def add(found: list[dict[str, Any]]) -> None:
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerows(found)
+    append_rows(RESULTS, FIELDS, found)
     for row in found:
         print({key: value for key, value in row.items() if key != "choices"}, flush=True)
 
