@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from stepping import stepped
 from torch import nn
 
 from memfit.core.strategy import Undo
@@ -23,19 +24,8 @@ NORMS: dict[str, Any] = {
 }
 
 
-def train(module: nn.Module, steps: int = 4) -> list[torch.Tensor]:
-    """Losses, gradients and buffers of some steps."""
-    seen: list[torch.Tensor] = []
-    for step in range(steps):
-        torch.manual_seed(step)
-        x = torch.randn(5, 4, 6, requires_grad=True)
-        module.zero_grad()
-        loss = module(x).square().sum()
-        loss.backward()
-        assert x.grad is not None
-        seen += [loss.detach(), x.grad, *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
-        seen += [buffer.clone() for buffer in module.buffers()]
-    return seen
+def train(module: nn.Module) -> list[torch.Tensor]:
+    return stepped(module, lambda: torch.randn(5, 4, 6), steps=4)
 
 
 @pytest.mark.parametrize("kind", NORMS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from stepping import stepped
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,20 +30,8 @@ NORMS: dict[str, Any] = {
 SHAPES = [(8, 24, 17, 13), (2, 24, 1, 3)]
 
 
-def stepped(model: nn.Module, x: torch.Tensor, chosen: list[str]) -> list[torch.Tensor]:
-    """Loss, the input's and the parameters' gradients, and buffers of two steps."""
-    seen: list[torch.Tensor] = []
-    for seed in range(2):
-        torch.manual_seed(seed)
-        given = x.clone(memory_format=torch.preserve_format).requires_grad_()
-        model.zero_grad()
-        with recomputing(parse_tensors(chosen)):
-            loss = model(given).float().square().sum()
-        loss.backward()
-        assert given.grad is not None
-        seen += [loss.detach(), given.grad, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
-        seen += [buffer.clone() for buffer in model.buffers()]
-    return seen
+def trained(model: nn.Module, x: torch.Tensor, chosen: list[str]) -> list[torch.Tensor]:
+    return stepped(model, x.clone, steps=2, forward=lambda: recomputing(parse_tensors(chosen)))
 
 
 @pytest.mark.parametrize("kind", NORMS)
@@ -55,7 +44,7 @@ def test_same_bits(kind: str, layout: torch.memory_format, dtype: torch.dtype) -
         plain = plain.to(dtype=dtype, memory_format=layout)
         x = (torch.randn(shape) * 3 + 1).to(dtype=dtype, memory_format=layout)
         other = copy.deepcopy(plain)
-        for one, two in zip(stepped(plain, x, []), stepped(other, x, CHOSEN), strict=True):
+        for one, two in zip(trained(plain, x, []), trained(other, x, CHOSEN), strict=True):
             assert torch.equal(one, two)
 
 

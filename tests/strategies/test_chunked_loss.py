@@ -220,8 +220,10 @@ def test_the_head_is_found_and_the_peak_at_the_loss_is_gone(kept: str) -> None:
 def test_models_without_such_a_layer_say_so() -> None:
     job = Job(nn.Linear(4, 8), lambda m, b: m(b).mean(), torch.randn(3, 4), torch.optim.SGD)
     assert "4096 outputs" in str(STRATEGY.excluded(job, CPU))
-    for settings in ({"rows": 0, "module": ""}, {"rows": 4, "module": "nowhere"}, {"module": ""}):
-        with pytest.raises(UsageError, match="chunked-loss"):
+    for settings, said in (({"rows": 0, "module": ""}, "chunked-loss: rows is 0"),
+                           ({"rows": 4, "module": "nowhere"}, "chunked-loss: 'nowhere' is not a plain nn.Linear"),
+                           ({"module": ""}, "chunked-loss has a setting 'rows', which is not given")):
+        with pytest.raises(UsageError, match=said):
             apply_choices(job, [Choice("chunked-loss", settings)])
 
 
