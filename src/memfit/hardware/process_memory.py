@@ -38,12 +38,11 @@ SOURCES: dict[str, str] = {
 
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 _FIRST_LAZY = (1, 13)  # sets CUDA_MODULE_LOADING=LAZY (pytorch#86509)
-_EAGER_2 = 942  # MiB; "eager kernels", torch 2.1.1
 _AMPERE, _HOPPER = (8, 0), (9, 0)
 # MiB: the least, what is usual, the most
 _LAZY, _LAZY_CONVOLUTIONS = (16, 67, 144), (0, 0, 20)
 _EAGER, _EAGER_AMPERE, _EAGER_CONVOLUTIONS = (522, 1016, 1431), (460, 1344, 1431), (0, 259, 313)
-_UNKNOWN = (16, 942, 942)  # of 2.x: lazy at the least; else all of them, which is the safe side
+_UNKNOWN = (16, 942, 942)  # of 2.x: lazy at the least; else all of them ("eager kernels of 2.x"), which is the safe side
 
 
 class Span(NamedTuple):
