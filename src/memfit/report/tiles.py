@@ -99,10 +99,10 @@ def _fate(verdict: Verdict, survives: bool | None) -> str:
 
 def _run(run: Run) -> list[Tile]:
     budget = "no budget" if run.budget_bytes is None else f"of {gib(run.budget_bytes)}"
-    done = [
+    done = [Tile("steps", str(run.steps), "none was left to do")] if wording.nothing_left(run) else [
         Tile("steps", str(run.steps), f"{seconds(run.step_s_median)} each"),
         Tile("loss", number(run.loss_last), f"from {number(run.loss_first)}"),
-    ] if run.step_s_median else [Tile("steps", str(run.steps), "none was left to do")]
+    ]
     return [
         *done,
         Tile("peak", gib(run.peak_bytes), budget),

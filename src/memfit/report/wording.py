@@ -168,7 +168,7 @@ def _conclusion(verdict: Verdict) -> str:
 
 
 def _run(run: Run) -> Headline:
-    if not run.step_s_median:
+    if nothing_left(run):
         return Headline("NOTHING LEFT TO DO", f"the run is at step {run.steps}")
     done = f"{run.steps} steps, {seconds(run.step_s_median)} each, peak {gib(run.peak_bytes)}"
     if run.budget_bytes is None or run.within_budget is None:
@@ -191,14 +191,19 @@ def shortage(estimate: Estimate) -> str:
     return f"may not fit, up to {gib(at_most)} short" if at_most > 0 else "does not fit"  # its free memory is in pieces
 
 
+def nothing_left(run: Run) -> bool:
+    """Whether the run went on from its end, so that no step was made and none was timed."""
+    return not run.step_s_median
+
+
 def run_facts(run: Run) -> list[tuple[str, str]]:
     """The figures of a run beside its peaks."""
     recovered = [("out of memory", f"met and recovered {run.oom_recovered} times")] if run.oom_recovered else []
-    done = [
+    done = [("steps", f"{run.steps}: none was left to do")] if nothing_left(run) else [
         ("steps", str(run.steps)),
         ("loss", f"{number(run.loss_first)} -> {number(run.loss_last)}"),
         ("step time", f"{seconds(run.step_s_median)} (median), {run.samples_per_s:.4g} samples per second"),
-    ] if run.step_s_median else [("steps", f"{run.steps}: none was left to do")]
+    ]
     return [
         *done,
         ("resident peak", gib(run.rss_peak_bytes)),
