@@ -60,7 +60,7 @@ class InPlaceRules:
             if func is not ADD:
                 return IN_PLACE[func] if args[0].untyped_storage()._cdata == just_made else None
             return IN_PLACE[ADD] if self._accumulates(args) else None
-        if func is ADD and self._product is not None and self._completes_product(args, caller):
+        if func is ADD and self._product is not None and self._completes_product(func, args, caller):
             return IN_PLACE[ADD]
         return None
 
@@ -87,9 +87,12 @@ class InPlaceRules:
             return False
         return counts == self._alone and args[0].shape == args[1].shape and _dense(args[0])
 
-    def _completes_product(self, args: Any, caller: FrameType) -> bool:
-        """One Python instruction made product and sum: a function of torch's own, not `a @ b + c` in Python. Under a
-        dispatch mode of the job's own (recomputation by tensor is one) torch does not work in place either."""
+    def _completes_product(self, func: Any, args: Any, caller: FrameType) -> bool:
+        """One Python instruction made product and sum: a function of torch's own, not `a @ b + c` in Python, and not the sum
+        called by itself, whose frame may lie where that of a product lay. Under a dispatch mode of the job's own
+        (recomputation by tensor is one) torch does not work in place either."""
+        if caller.f_code is _CALL and caller.f_locals["self"] is func:
+            return False
         if caller.f_code is _CALL and caller.f_back is not None and caller.f_back.f_code.co_name == "__torch_dispatch__":
             return False
         storage = args[0].untyped_storage()._cdata
