@@ -79,8 +79,8 @@ def test_a_failure_half_way_unwinds() -> None:
     with pytest.raises(UsageError, match="nowhere"):
         apply_choices(job, [*good, Choice("checkpoint", {"modules": ["blocks.0", "nowhere"]})])
     assert snapshot(job) == before
-    job.clip_norm = 1.0
-    with pytest.raises(UsageError, match="clipping"):
+    job.zero_grad = "before_forward"
+    with pytest.raises(UsageError, match="keeps gradients"):
         apply_choices(job, [row.choice for row in ROWS if row.name in ("checkpoint", "step-in-backward")])
     assert snapshot(job) == before
 

@@ -34,11 +34,12 @@ ROWS = (
     Row("autocast", {"dtype": "bfloat16"}),
     Row("checkpoint", {"modules": ["frozen", "blocks.0", "blocks.1"]}, refuses=("recompute",)),
     Row("chunked-loss", {"rows": 7, "module": "head"}),
+    Row("compile", {"modules": ["blocks.0", "blocks.1"]}, refuses=("recompute",)),
     Row("fused-step", refuses=("single-tensor-step",)),
-    Row("micro-batches", {"count": 4}, refuses=("step-in-backward",)),
-    Row("recompute", {"tensors": ["gelu:0-2", "native_layer_norm:0", "native_dropout:0-1"]}, refuses=("checkpoint",)),
+    Row("micro-batches", {"count": 4}),
+    Row("recompute", {"tensors": ["gelu:0-2", "native_layer_norm:0", "native_dropout:0-1"]}, refuses=("checkpoint", "compile")),
     Row("single-tensor-step", refuses=("fused-step",)),
-    Row("step-in-backward", refuses=("micro-batches",)),
+    Row("step-in-backward"),
 )
 
 

@@ -130,7 +130,6 @@ class OwnSGD(torch.optim.Optimizer):
 
 
 @pytest.mark.parametrize(("optimizer", "more", "reason"), [
-    (torch.optim.AdamW, {"clip_norm": 1.0}, "clipping to norm 1"),
     (torch.optim.AdamW, {"zero_grad": "before_forward"}, "keeps gradients after the step"),
     (torch.optim.LBFGS, {}, "one vector"),
     (GlobalNormSGD, {}, "not the same as together"),

@@ -27,11 +27,15 @@ def plan_code(choices: Sequence[Choice], job: Job) -> str:
         if part is None:
             return _needs_memfit(choice, choices)
         parts.append(part)
+    count = max((part.micro_batches for part in parts), default=1)
+    for choice, part in zip(ordered(choices), parts, strict=True):
+        if part.whole_backward and (count > 1 or job.clip_norm is not None):
+            return _needs_memfit(choice, choices, " with micro-batches" if count > 1 else " for a job that clips")
     return _module(parts, choices, job)
 
 
-def _needs_memfit(choice: Choice, choices: Sequence[Choice]) -> str:
-    return (f"# {choice.name} has no form in plain PyTorch: this plan ({_names(choices)}) needs memfit.\n"
+def _needs_memfit(choice: Choice, choices: Sequence[Choice], where: str = "") -> str:
+    return (f"# {choice.name} has no form in plain PyTorch{where}: this plan ({_names(choices)}) needs memfit.\n"
             "# Save it with plan.save(\"plan.toml\") and train with memfit.apply(plan, job).\n")
 
 
@@ -91,7 +95,9 @@ def _weight(job: Job) -> tuple[str, str]:
 def _make_step(parts: Sequence[CodePart], count: int, job: Job, arguments: str) -> str:
     setup = [line for part in parts for line in part.setup.splitlines()]
     contexts = [part.context for part in parts if part.context]
-    body = _step_lines(count, contexts, job)
+    scaler = next((part.scaler for part in parts if part.scaler), "")
+    setup += [f"scaler = {scaler}"] if scaler else []
+    body = _step_lines(count, contexts, job, scaled=bool(scaler))
     lines = [f"def make_step(model, loss, optimizer{arguments}):",
              '    """`step(batch)` trains once and gives the mean loss; call `make_step` once, before training."""',
              *(f"    {line}" if line else "" for line in setup), "",
@@ -99,8 +105,9 @@ def _make_step(parts: Sequence[CodePart], count: int, job: Job, arguments: str) 
     return "\n".join(lines)
 
 
-def _step_lines(count: int, contexts: Sequence[str], job: Job) -> list[str]:
+def _step_lines(count: int, contexts: Sequence[str], job: Job, *, scaled: bool) -> list[str]:
     zero = "optimizer.zero_grad(set_to_none=True)"
+    backward = "scaler.scale(value).backward()" if scaled else "value.backward()"
     forward = ["value = loss(model, {batch})"]
     if contexts:
         forward = [f"with {', '.join(contexts)}:", "    value = loss(model, {batch})"]
@@ -108,18 +115,28 @@ def _step_lines(count: int, contexts: Sequence[str], job: Job) -> list[str]:
     if count > 1:
         inner = [*(line.format(batch="parts[index]") for line in forward),
                  "if share != 1.0:", "    value = value * share",
-                 *(["if total is None:", f"    {zero}"] if before_backward else []), "value.backward()",
+                 *(["if total is None:", f"    {zero}"] if before_backward else []), backward,
                  "total = value.detach() if total is None else total + value.detach()", "del value"]
         run = [f"parts = split(batch, {count})", "total = None", "for index, share in shares(parts, weight):",
                *(f"    {line}" for line in inner)]
     else:
-        run = [*(line.format(batch="batch") for line in forward), *before_backward, "value.backward()",
+        run = [*(line.format(batch="batch") for line in forward), *before_backward, backward,
                "total = value.detach()", "del value"]
     clip = ['held = [p for group in optimizer.param_groups for p in group["params"]]',
             f"torch.nn.utils.clip_grad_norm_(held, {job.clip_norm!r})"]
-    return [*([zero] if job.zero_grad == "before_forward" else []), *run, *(clip if job.clip_norm is not None else []),
-            "optimizer.step()", *(["scheduler.step()"] if job.scheduler_source is not None else []),
+    return [*([zero] if job.zero_grad == "before_forward" else []), *run,
+            *(["scaler.unscale_(optimizer)"] if scaled else []), *(clip if job.clip_norm is not None else []),
+            *_update_lines(scaled, job.scheduler_source is not None),
             *([zero] if job.zero_grad == "after_step" else []), "return total"]
+
+
+def _update_lines(scaled: bool, scheduled: bool) -> list[str]:
+    if not scaled:
+        return ["optimizer.step()", *(["scheduler.step()"] if scheduled else [])]
+    step = ["scaler.step(optimizer)  # unless a gradient is not finite", "scaler.update()"]
+    if not scheduled:
+        return step
+    return ["before = scaler.get_scale()", *step, "if scaler.get_scale() >= before:", "    scheduler.step()"]
 
 
 _COUNTED = '''

@@ -9,7 +9,7 @@ from memfit.apply.order import ordered
 from memfit.apply.registry import strategy
 from memfit.core.errors import UsageError
 from memfit.core.fidelity import Fidelity
-from memfit.core.strategy import Choice, Undo
+from memfit.core.strategy import Choice, HasOptional, Undo
 from memfit.jobs import Job
 
 
@@ -32,9 +32,11 @@ def apply_choices(job: Job, choices: Sequence[Choice]) -> Undo:
 
 def check_settings(choice: Choice) -> None:
     """Raise UsageError for a setting that the strategy does not have, or one that it lacks."""
-    known = strategy(choice.name).settings
+    chosen = strategy(choice.name)
+    required = chosen.settings
+    known = (*required, *(chosen.optional if isinstance(chosen, HasOptional) else ()))
     unknown = [name for name in choice.settings if name not in known]
-    lacking = [name for name in known if name not in choice.settings]
+    lacking = [name for name in required if name not in choice.settings]
     if unknown or lacking:
         wrong = f"no setting {unknown[0]!r}" if unknown else f"a setting {lacking[0]!r}, which is not given"
         raise UsageError(f"{choice.name} has {wrong}", f"its settings: {', '.join(known) or 'none'}")

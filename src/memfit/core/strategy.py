@@ -76,6 +76,13 @@ class Strategy(Protocol):
 
 
 @runtime_checkable
+class HasOptional(Protocol):
+    """A strategy with settings that a choice may leave out."""
+
+    optional: tuple[str, ...]
+
+
+@runtime_checkable
 class ActsOnTrace(Protocol):
     """A strategy whose settings name what a step has: that is looked for before a plan that was edited is taken."""
 
@@ -87,10 +94,13 @@ class ActsOnTrace(Protocol):
 @dataclass(frozen=True)
 class CodePart:
     """A strategy as plain PyTorch source: `prelude` (imports, helpers), `setup` (lines once `model`, `loss` and
-    `optimizer` exist), `context` (an expression entered around each forward), and `micro_batches`."""
+    `optimizer` exist), `context` (an expression entered around each forward), and `micro_batches`. `scaler` is an
+    expression for what scales losses; with `whole_backward` the source is right only where one backward makes gradients
+    whole and nothing clips them."""
 
     prelude: str = ""
     setup: str = ""
     context: str = ""
     micro_batches: int = 1
-    skip_optimizer_step: bool = False
+    scaler: str = ""
+    whole_backward: bool = False

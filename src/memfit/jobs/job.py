@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from memfit.core.errors import UsageError
-from memfit.jobs.step import StepRules
+from memfit.jobs.rules import StepRules
 
 ZeroGrad = Literal["after_step", "before_forward", "before_backward"]
 LossFunction = Callable[[nn.Module, Any], torch.Tensor]

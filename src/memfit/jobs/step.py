@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,29 +17,16 @@ if TYPE_CHECKING:
     from memfit.jobs.job import Job
 
 
-@dataclass
-class StepRules:
-    """How strategies change the step: they set these, and their undo sets them back.
-
-    `contexts` are entered around each forward. With `optimizer_in_backward`, hooks step each parameter as its
-    gradient is ready, and drop the gradient after `on_parameter_gradient(parameter)` has seen it; the window's
-    `optimizer.step()` then finds no gradients, and tells schedulers and step hooks as ever.
-    """
-
-    micro_batches: int = 1
-    contexts: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=list)
-    optimizer_in_backward: bool = False
-    on_parameter_gradient: Callable[[torch.Tensor], None] | None = None
-
-
 @dataclass(frozen=True)
 class StepResult:
-    """`loss` is the mean over the whole window (a detached scalar tensor); `grad_norm` before clipping, or None."""
+    """`loss` is the mean over the whole window (a detached scalar tensor); `grad_norm` before clipping, or None.
+    `skipped`: a gradient was not finite under loss scaling, so that nothing was updated."""
 
     loss: torch.Tensor
     grad_norm: torch.Tensor | None
     micro_batches: int
     left_out: int = 0
+    skipped: bool = False
 
 
 def ignore_phase(name: str, micro_batch: int) -> None:
@@ -60,7 +47,8 @@ def run_step(
     The batch is split by `job.rules.micro_batches` (or given as `parts`); each part's loss counts by its weight, so
     that gradients are those of the whole batch. A part whose weight is zero is left out. `on_phase(name, i)` is told
     `forward`, `backward`, `optimizer` as they begin; `on_loss(loss)` sees each part's loss, detached, before its
-    backward; `on_gradients()` sees the gradients before the optimizer. What either raises ends the step there.
+    backward (twice where a window takes two passes); `on_gradients()` sees the gradients that are there before the
+    optimizer, unscaled and unclipped. What either raises ends the step there.
     Raises UsageError for a loss that is no scalar or has no graph.
     """
     if parts is None:
@@ -69,24 +57,54 @@ def run_step(
     optimizer, scheduler = job.optimizer, job.scheduler  # made before the first step: a scheduler sets its rate
     if job.zero_grad == "before_forward":
         optimizer.zero_grad(set_to_none=True)
-    total: torch.Tensor | None = None
-    for index, share in shares:
-        on_phase("forward", index)
-        loss = forward(job, parts[index])
-        if on_loss is not None:
-            on_loss(loss.detach())
-        if share != 1.0:
-            loss = loss * share
-        if job.zero_grad == "before_backward" and total is None:
-            optimizer.zero_grad(set_to_none=True)
-        on_phase("backward", index)
-        loss.backward()
-        total = loss.detach() if total is None else total + loss.detach()
-        del loss
-    assert total is not None
+    run = _Parts(job, parts, on_phase, on_loss)
+    release = job.rules.release
+    if release is not None:
+        release.begin(job, len(shares), lambda: run(shares[:1]))
+    total = run(shares, release.last_backward if release is not None else nullcontext)
     on_phase("optimizer", len(parts) - 1)
-    norm = _finish(job, optimizer, scheduler, on_gradients)
-    return StepResult(total, norm, len(shares), left_out)
+    norm, skipped = _finish(job, optimizer, scheduler, on_gradients)
+    if release is not None:
+        release.stepped = 0
+    return StepResult(total, norm, len(shares), left_out, skipped)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Forward and backward of a window's parts; the sum of their losses."""
+
+    job: Job
+    parts: Sequence[Any]
+    on_phase: Callable[[str, int], None]
+    on_loss: Callable[[torch.Tensor], None] | None
+
+    def __call__(
+        self, shares: Sequence[tuple[int, float]], last_backward: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> torch.Tensor:
+        total: torch.Tensor | None = None
+        for index, share in shares:
+            self.on_phase("forward", index)
+            loss = self._loss(index, share)
+            if self.job.zero_grad == "before_backward" and total is None:
+                self.job.optimizer.zero_grad(set_to_none=True)
+            self.on_phase("backward", index)
+            with last_backward() if index == shares[-1][0] else nullcontext():
+                _backward(self.job, loss)
+            total = loss.detach() if total is None else total + loss.detach()
+            del loss
+        assert total is not None
+        return total
+
+    def _loss(self, index: int, share: float) -> torch.Tensor:
+        loss = forward(self.job, self.parts[index])
+        if self.on_loss is not None:
+            self.on_loss(loss.detach())
+        return loss if share == 1.0 else loss * share
+
+
+def _backward(job: Job, loss: torch.Tensor) -> None:
+    scaling = job.rules.scaling
+    (loss if scaling is None else scaling.scale(loss)).backward()
 
 
 def forward(job: Job, batch: Any) -> torch.Tensor:
@@ -121,16 +139,28 @@ def _shares(job: Job, parts: Sequence[Any]) -> tuple[list[tuple[int, float]], in
 
 def _finish(
     job: Job, optimizer: torch.optim.Optimizer, scheduler: Any, on_gradients: Callable[[], None] | None
-) -> torch.Tensor | None:
-    norm = None
+) -> tuple[torch.Tensor | None, bool]:
+    """Unscale, clip, step, update, zero: the gradients' norm before clipping, and whether the step was skipped."""
+    scaling, release = job.rules.scaling, job.rules.release
+    if scaling is not None:
+        scaling.unscale(optimizer)
     if on_gradients is not None:
         on_gradients()
-    if job.clip_norm is not None:
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, job.clip_norm)
-    optimizer.step()
-    if scheduler is not None:
+    norm = release.finish(job) if release is not None else _clip(job, optimizer)
+    if scaling is None:
+        optimizer.step()
+        stepped = True
+    else:
+        stepped = scaling.step(optimizer)
+    if scheduler is not None and stepped:
         scheduler.step()
     if job.zero_grad == "after_step":
         optimizer.zero_grad(set_to_none=True)
-    return norm
+    return norm, not stepped
+
+
+def _clip(job: Job, optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    if job.clip_norm is None:
+        return None
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return torch.nn.utils.clip_grad_norm_(parameters, job.clip_norm)

@@ -67,6 +67,8 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
         recording.begin_phase(name)
 
     weight = fake.weight
+    if fake.rules.release is not None:
+        fake.rules.release.settle()
     if len(parts) > 1:
         fake.weight = _counts_one  # a part that would be left out needs no more memory than one that counts
     with (world.semantics(), quiet_failures(), no_collection(), random_states_kept(), converting(), unrecognised(),
@@ -187,8 +189,10 @@ def _gradients_noted(fake: Job, recording: Recording) -> Iterator[set[int]]:
             noted.add(recording.index_of(parameter.grad, "gradients"))
 
     handles = [p.register_post_accumulate_grad_hook(note) for p in fake.model.parameters() if p.requires_grad]
+    listening, fake.rules.on_parameter_gradient = fake.rules.on_parameter_gradient, note  # they are gone when hooks see them
     try:
         yield noted
     finally:
+        fake.rules.on_parameter_gradient = listening
         for handle in handles:
             handle.remove()

@@ -2,7 +2,7 @@
 
     RUN/checkpoints/step-00000012/model.safetensors       the model's state_dict, readable anywhere
                                  /optimizer.safetensors   the optimizer's tensors, in their own dtypes
-                                 /rest.pt                 optimizer skeleton, scheduler, random generators
+                                 /rest.pt                 optimizer skeleton, scheduler, random generators, loss scale
                                  /checkpoint.json         where the run was, and what it belongs to
 """
 
@@ -123,6 +123,7 @@ def load_checkpoint(
     restore(job.optimizer, job.model, rest["optimizer"], TensorFile(checkpoint / "optimizer.safetensors"))
     if rest["scheduler"] is not None and job.scheduler is not None:
         job.scheduler.load_state_dict(rest["scheduler"])
+    job.rules.load(rest.get("rules", {}))
     set_random_state(rest["random"])
     return Place(**about["place"]), rest["epoch_random"], notes
 
@@ -135,7 +136,8 @@ def _write(
     write_tensors(folder / "optimizer.safetensors", state.tensors)
     scheduler = job.scheduler.state_dict() if job.scheduler is not None else None
     torch.save({"optimizer": state.skeleton, "scheduler": scheduler, "random": random_state(),
-                "epoch_random": None if epoch_state is None else dict(epoch_state), "model": others},
+                "epoch_random": None if epoch_state is None else dict(epoch_state), "model": others,
+                "rules": job.rules.state()},
                folder / "rest.pt")
     about = {"schema": _SCHEMA, "place": asdict(place), "model_hash": model_hash(job.model),
              "plan_hash": plan_hash(choices),

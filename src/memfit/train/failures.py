@@ -51,3 +51,11 @@ def told_to_user(what: str) -> Iterator[None]:
         # the frames of the failed step hold its tensors: they must not live as long as the error does
         traceback.clear_frames(error.__traceback__)
         raise told from None
+
+
+def told_half_done(error: BaseException, stepped: int) -> None:
+    """Add to the error of a step that it cannot be taken back: so many parameters have been stepped."""
+    if isinstance(error, MemfitError):
+        error.message = f"{error.message}; {stepped} parameters had been stepped already (step-in-backward)"
+        error.advice = f"{error.advice}; go on from the last checkpoint" if error.advice else "go on from the last checkpoint"
+        error.args = (error.message,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -150,7 +151,7 @@ class _Loop:
         out = self._session.step(batch)
         self._place = Place(self._place.step + 1, self._place.epoch, self._place.position + 1)
         outcome = self._outcome
-        if not out.skipped:
+        if not math.isnan(out.loss):  # as it is where no label counts
             outcome.losses.append(out.loss)
         (outcome.profiled_times_s if out.profiled else outcome.step_times_s).append(out.step_s)
         outcome.samples = size(batch)
@@ -163,7 +164,8 @@ class _Loop:
 
     def _entry(self, out: StepOutput) -> dict[str, Any]:
         groups = self._session.job.optimizer.param_groups
-        return {"step": self._place.step, "epoch": self._place.epoch, "loss": None if out.skipped else out.loss,
+        loss = None if math.isnan(out.loss) else out.loss
+        return {"step": self._place.step, "epoch": self._place.epoch, "loss": loss, "skipped": out.skipped,
                 "peak_bytes": out.peak_bytes, "step_s": out.step_s, "profiled": out.profiled,
                 "lr": float(groups[0]["lr"]), "grad_norm": out.grad_norm, "left_out": out.left_out}
 

@@ -22,7 +22,7 @@ from memfit.jobs.step import StepResult
 from memfit.jobs.weight_probe import probe_weight
 from memfit.jobs.weights import IGNORED, labels
 from memfit.monitor.step_peaks import StepPeaks
-from memfit.train.failures import NotFinite, told_to_user
+from memfit.train.failures import NotFinite, told_half_done, told_to_user
 from memfit.train.step_state import StepState
 
 MICRO_BATCHES = "micro-batches"
@@ -32,7 +32,8 @@ MICRO_BATCHES = "micro-batches"
 class StepOutput:
     """One training step. `peak_bytes` is the peak of tensor bytes, profiled when `profiled`, else known from a profiled
     step of the same shapes; `step_s` includes the profiler's price then. `left_out` counts micro-batches without a
-    label; `skipped` says that the whole batch had none, so that nothing was updated.
+    label; `skipped` says that nothing was updated: the whole batch had no label (the loss is NaN then), or a gradient was
+    not finite under loss scaling.
     """
 
     loss_tensor: torch.Tensor = field(repr=False)
@@ -88,7 +89,7 @@ class Session:
         except BaseException:
             job.weight = self._weight_before
             raise
-        self._state = StepState(job.model)
+        self._state = StepState(job)
         self._peaks = StepPeaks(job) if profile_peaks else None
 
     @property
@@ -104,7 +105,8 @@ class Session:
 
         Raises UsageError for a loss that is no scalar, has no graph, or is not finite, and for exceptions of the job's
         own code; RanOutOfMemory if memory is refused. A step that fails before the optimizer's has not happened:
-        gradients, buffers and random generators are as before it.
+        gradients, buffers, random generators and loss scaling are as before it. One that fails while the optimizer steps
+        in backward has stepped some parameters: its error says how many.
         """
         if self._undo is None:
             raise UsageError("the session is closed", "make a new one: memfit.apply(plan, job)")
@@ -155,6 +157,10 @@ class Session:
         traceback.clear_frames(error.__traceback__)
         self.job.optimizer.zero_grad(set_to_none=True)
         self._state.put_back()
+        release = self.job.rules.release
+        if release is not None and release.stepped:
+            told_half_done(error, release.stepped)
+            release.stepped = 0
 
     def _run(self, batch: Any, on_gradients: Callable[[], None] | None) -> tuple[StepResult, int, bool]:
         parts = self._parts(batch)
@@ -185,10 +191,13 @@ class Session:
                 self._note(f"steps are left out where every label of the batch is ignored ({IGNORED}): "
                            f"step {self.steps} was the first")
             return StepOutput(torch.tensor(math.nan), peak_bytes, step_s, self.steps, skipped=True)
+        if result.skipped:
+            self._note("steps are left out where a gradient is not finite: the scale of the loss is halved then (usual in the "
+                       "first steps in float16)")
         if result.left_out:
             self._note("micro-batches without a label are left out of their window: they count for nothing")
         return StepOutput(result.loss, peak_bytes, step_s, self.steps, result.micro_batches, result.left_out,
-                          profiled=profiled, grad_norm_tensor=result.grad_norm)
+                          result.skipped, profiled, result.grad_norm)
 
     def _check_weight(self) -> None:
         if not any(choice.name == MICRO_BATCHES for choice in self.choices):

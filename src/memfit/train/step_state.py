@@ -1,11 +1,13 @@
-"""What a step changes before its update: buffers (running statistics, counters) and random generators. Kept when a
-step begins, put back when it fails, so that a failed step has not happened."""
+"""What a step changes before its update: buffers (running statistics, counters), random generators, and what strategies
+keep from window to window. Kept when a step begins, put back when it fails, so that a failed step has not happened."""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from typing import Any
 
+import torch
+
+from memfit.jobs import Job
 from memfit.jobs.randomness import RawState, raw_state, set_raw_state
 
 _TABLE_BYTES = 4 * 2**20  # before the first step it is not known which buffers change; larger ones are tables
@@ -16,14 +18,16 @@ class StepState:
     """Copies of the buffers that change: at first of all but large ones, later of those that were seen to (usually
     some hundred KiB)."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._changing = {name for name, buffer in model.named_buffers() if buffer.nbytes <= _TABLE_BYTES}
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._model = job.model
+        self._changing = {name for name, buffer in self._model.named_buffers() if buffer.nbytes <= _TABLE_BYTES}
         self._compared = 0
         self._unchanged: dict[str, int] = {}
         self._versions: dict[str, int] = {}
         self._copies: dict[str, torch.Tensor] = {}
         self._random: RawState | None = None
+        self._rules: dict[str, Any] = {}
 
     def keep(self) -> None:
         """A step begins."""
@@ -32,6 +36,7 @@ class StepState:
             self._copies = {name: buffers[name].clone() for name in self._changing if name in buffers}
         self._versions = {name: buffer._version for name, buffer in buffers.items()}
         self._random = raw_state()
+        self._rules = self._job.rules.state()
 
     def done(self) -> None:
         """The step went well: what it changed, others will. (BatchNorm's kernels write to running statistics without
@@ -54,6 +59,7 @@ class StepState:
                     buffers[name].copy_(value)
         if self._random is not None:
             set_raw_state(self._random)
+        self._job.rules.load(self._rules)
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -16,54 +16,61 @@ from memfit.core.trace import Trace
 from memfit.hooks import source
 from memfit.jobs import Job
 from memfit.strategies.exact.step_in_backward import one
+from memfit.strategies.exact.step_in_backward.release import PREVIOUS, TWO_PASS, OneByOne
 from memfit.strategies.exact.step_in_backward.separable import why_coupled
 
 
 class StepInBackward:
-    """No settings. `job.rules.on_parameter_gradient` sees each gradient before it is gone."""
+    """`clipping` (may be left out) says how a job's gradients are clipped that are not alive together: `two-pass`, by a
+    pass that only measures the norm, or `previous`, by the norm of the window before."""
 
     name = "step-in-backward"
     settings: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ("clipping",)
     takes = frozenset({"gradient lifetime"})
-    after: tuple[str, ...] = ("single-tensor-step",)
-    conflicts: Mapping[str, str] = {
-        "micro-batches": "gradients must live until the last micro-batch has added to them",
-    }
+    after: tuple[str, ...] = (
+        "single-tensor-step", "fused-step", "autocast", "optimizer-8bit", "optimizer-4bit", "optimizer-fp8",
+        "optimizer-bf16", "optimizer-factored", "low-precision-parameters", "lora", "qlora")
+    conflicts: Mapping[str, str] = {}
 
     def excluded(self, job: Job, target: Device) -> str | None:
-        if job.clip_norm is not None:
-            return f"clipping to norm {job.clip_norm:g} needs all gradients at once"
         if job.zero_grad != "after_step":
             return f"the job keeps gradients after the step (zero_grad={job.zero_grad})"
         return why_coupled(job.optimizer)
 
     def fidelity(self, job: Job, settings: Settings) -> Fidelity:
-        return Fidelity.BITWISE
+        if job.clip_norm is None:
+            return Fidelity.BITWISE
+        if settings.get("clipping") == PREVIOUS:
+            return Fidelity.ADAPTED
+        kinds = {(p.device, p.dtype) for group in job.optimizer.param_groups for p in group["params"]}
+        return Fidelity.BITWISE if len(kinds) == 1 else Fidelity.REORDERED  # norms are added up dtype by dtype in plain
 
     def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
-        return [{}]
+        return [{}] if job.clip_norm is None else [{"clipping": TWO_PASS}, {"clipping": PREVIOUS}]
 
     def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
+        clipping = settings.get("clipping", TWO_PASS)
+        if clipping not in (TWO_PASS, PREVIOUS):
+            raise UsageError(f"step-in-backward: clipping is {clipping!r}", f"one of {TWO_PASS}, {PREVIOUS}")
         reason = self.excluded(job, _ANY)
         if reason:
             raise UsageError(f"step-in-backward: {reason}", "leave it out of the plan")
+        if job.rules.scaling is not None:
+            raise UsageError("step-in-backward and autocast in float16 cannot be combined (gradient lifetime): whether a "
+                             "step is skipped is known only once all gradients are there",
+                             "use autocast in bfloat16, or drop one of them from the plan")
+        release = OneByOne(clipping)
+        undo.push(partial(setattr, job.rules, "release", job.rules.release))
+        job.rules.release = release
         for group in job.optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad:
-                    _hook(parameter, partial(step_now, job, group), undo)
-        undo.push(partial(setattr, job.rules, "optimizer_in_backward", job.rules.optimizer_in_backward))
-        job.rules.optimizer_in_backward = True
+                    _hook(parameter, partial(release.gradient, job), undo)
 
     def code(self, settings: Settings) -> CodePart:
-        return CodePart(prelude=f"from functools import partial\n{source(one)}\n\n\n{_STEP_NOW}", setup=_SETUP)
-
-
-def step_now(job: Job, group: dict[str, Any], parameter: torch.Tensor) -> None:
-    """The gradient of `parameter` is whole: step it, and let the gradient go."""
-    if job.rules.on_parameter_gradient is not None:
-        job.rules.on_parameter_gradient(parameter)
-    one.step_one(job.optimizer, group, parameter)
-    parameter.grad = None
+        return CodePart(prelude=f"from functools import partial\n{source(one)}\n\n\n{_STEP_NOW}", setup=_SETUP,
+                        whole_backward=True)
 
 
 def _hook(parameter: torch.Tensor, hook: Any, undo: Undo) -> None:
