@@ -23,6 +23,7 @@ from memfit.jobs.weight_probe import probe_weight
 from memfit.jobs.weights import IGNORED, labels
 from memfit.monitor.step_peaks import StepPeaks
 from memfit.train.failures import NotFinite, told_half_done, told_to_user
+from memfit.train.precision import precision_notes
 from memfit.train.step_state import StepState
 
 MICRO_BATCHES = "micro-batches"
@@ -86,7 +87,10 @@ class Session:
         self._undo: Undo | None = None
         try:
             self._undo = apply_choices(job, self.choices)
+            with told_to_user("the precision probe"):
+                self.notes += precision_notes(job, self.choices)
         except BaseException:
+            self.close()
             job.weight = self._weight_before
             raise
         self._state = StepState(job)
