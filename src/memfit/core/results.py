@@ -125,6 +125,7 @@ class Estimate(Result):
 class Budget:
     device_bytes: int
     host_bytes: int | None = None
+    disk_bytes: int | None = None
 
 
 @dataclass(frozen=True)

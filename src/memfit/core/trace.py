@@ -20,7 +20,8 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One storage (never a view). `category` is one of CATEGORIES, `phase` where it was born."""
+    """One storage (never a view). `category` is one of CATEGORIES, `phase` where it was born. One that is not on the device has
+    no `nbytes` there, but `away_bytes` in its `place` (`host`, `disk`)."""
 
     nbytes: int
     category: str
@@ -29,6 +30,13 @@ class Storage:
     op: str
     shape: tuple[int, ...]
     dtype: str
+    place: str = ""
+    away_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Its bytes, wherever they are."""
+        return self.nbytes + self.away_bytes
 
 
 CATEGORIES: tuple[str, ...] = (

@@ -12,6 +12,7 @@ from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memfit.jobs import batches
+from memfit.jobs.away import place_of
 
 if TYPE_CHECKING:
     from memfit.jobs import Job
@@ -57,14 +58,14 @@ def job_tensors(job: Job, batch: Any = None, *, gradients: bool = True) -> Itera
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the distinct storages under the tensors; views and tied weights count once."""
+    """Bytes of the distinct storages under the tensors; views and tied weights count once, what is away not at all."""
     return sum(storage_sizes(tensors).values())
 
 
 def storage_sizes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Bytes of the distinct storages by their address."""
+    """Bytes of the distinct storages by their address, without those that are away (on disk, say)."""
     parts = [part.untyped_storage() for tensor in tensors for part in _parts(tensor)]
-    return {storage.data_ptr(): storage.nbytes() for storage in parts}
+    return {storage.data_ptr(): storage.nbytes() for storage in parts if not place_of(storage)}
 
 
 def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

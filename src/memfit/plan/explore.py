@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from memfit.core.errors import MemfitError
 from memfit.core.strategy import Choice
 from memfit.core.trace import Trace
 from memfit.jobs import Job
+from memfit.plan.room import room, why_too_much
 from memfit.plan.target import named_device, target_device
 from memfit.simulate import Simulation, simulate
 from memfit.trace import FakeWorld, fake_job, trace_step
@@ -33,10 +34,13 @@ class Candidate:
 class Explorer:
     """One fake copy of a job, traced for a device (None: the CPU) under different choices. Each set is traced once.
 
-    `torch_version` is the one whose kernels and libraries a card runs, where that is not the one here.
+    `torch_version` is the one whose kernels and libraries a card runs, where that is not the one here. `limits` are bytes that
+    may be away, by place (default: `room()`): a mix that needs more cannot be.
     """
 
-    def __init__(self, job: Job, device: str | Device | None, torch_version: str = "") -> None:
+    def __init__(self, job: Job, device: str | Device | None, torch_version: str = "",
+                 limits: Mapping[str, int] | None = None) -> None:
+        self._limits = room() if limits is None else limits
         self.torch_version = torch_version or torch.__version__
         self._world = FakeWorld(target_of(named_device(device), torch_version))
         self.fake = fake_job(job, self._world)
@@ -66,7 +70,8 @@ class Explorer:
         except MemfitError as error:
             return error.message
         try:
-            return Candidate(choices, *self._traced(hooked=any(one.name in HOOKED for one in choices)))
+            trace, seen = self._traced(hooked=any(one.name in HOOKED for one in choices))
+            return why_too_much(seen.away, self._limits) or Candidate(choices, trace, seen)
         except MemfitError as error:
             return error.message
         finally:

@@ -95,8 +95,8 @@ def _as_plan(d: Mapping[str, Any]) -> Plan:
 
 def _budget(d: Mapping[str, Any]) -> Budget:
     """Sizes may be edited, and written as on the command line."""
-    host = d.get("host_bytes")
-    return Budget(parse_size(d["device_bytes"]), None if host is None else parse_size(host))
+    host, disk = (None if d.get(name) is None else parse_size(d[name]) for name in ("host_bytes", "disk_bytes"))
+    return Budget(parse_size(d["device_bytes"]), host, disk)
 
 
 def _predicted(d: Mapping[str, Any]) -> Predicted:

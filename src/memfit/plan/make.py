@@ -29,6 +29,7 @@ from memfit.plan.free import free_bytes
 from memfit.plan.frontier import frontier
 from memfit.plan.largest import largest_batch
 from memfit.plan.reasons import left_out, why
+from memfit.plan.room import room
 from memfit.simulate import Simulation, simulate
 
 OnSteps = Callable[[Sequence[Trace], Device], None]
@@ -72,6 +73,7 @@ def make_plan(
     budget: str | int | None = None,
     device: str | Device | None = None,
     host_budget: str | int | None = None,
+    disk_budget: str | int | None = None,
     fidelity: str | Fidelity = Fidelity.RESAMPLED,
     target: str = "",
     want_largest_batch: bool = False,
@@ -80,6 +82,7 @@ def make_plan(
 ) -> Plan:
     """The fastest plan within the budget and the fidelity; `fits` is false where there is none, with the floor.
 
+    `host_budget` and `disk_budget` bound what is moved there (default: no limit, and what the disk has free less a margin).
     `barred` names strategies that must stay out, with the reason. Raises UsageError for nonsense sizes, unknown
     devices or fidelities, and Untraceable if the step cannot be traced.
     """
@@ -88,7 +91,8 @@ def make_plan(
     if budget is not None:
         parse_size(budget, whole_bytes=1 << 40)  # a bad size is told before the work, not after
     host_bytes = parse_size(host_budget) if host_budget is not None else None
-    explorer = Explorer(job, device)
+    disk_bytes = parse_size(disk_budget) if disk_budget is not None else None
+    explorer = Explorer(job, device, limits=room(host_bytes, disk_bytes))
     where = explorer.device
     budget_bytes, budget_note = _budget(budget, explorer, where)
     found = find(explorer, allowed, dict(barred or {}), budget_bytes)
@@ -98,7 +102,7 @@ def make_plan(
     if want_largest_batch:
         largest = largest_batch(job, where, budget_bytes, [chosen.choices, found.floor.choices])
     return Plan(
-        target=target or job.name, device=where.name, budget=Budget(budget_bytes, host_bytes), fits=found.fits,
+        target=target or job.name, device=where.name, budget=Budget(budget_bytes, host_bytes, disk_bytes), fits=found.fits,
         fidelity=plan_fidelity(explorer.fake, chosen.choices).value, strategies=_planned(explorer, chosen, budget_bytes),
         predicted=Predicted(chosen.simulation.peak, step_s),
         baseline=Predicted(plain.peak, plain.step_s), slowdown=step_s / max(plain.step_s, 1e-12),

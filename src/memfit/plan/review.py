@@ -17,6 +17,7 @@ from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.files import check_belongs
 from memfit.plan.find import find
 from memfit.plan.largest import largest_batch
+from memfit.plan.room import room
 
 MICRO_BATCHES = "micro-batches"
 
@@ -29,7 +30,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     Raises UsageError for a plan of another model or version, or one whose strategies do not apply.
     """
     began = time.perf_counter()
-    explorer = Explorer(job, plan.device)
+    explorer = Explorer(job, plan.device, limits=room(plan.budget.host_bytes, plan.budget.disk_bytes))
     check_belongs(plan, model_hash(explorer.fake.model))
     plan = _without_splitting(plan, explorer.fake)
     choices = tuple(Choice(one.name, dict(one.settings)) for one in plan.strategies)

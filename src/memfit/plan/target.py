@@ -7,6 +7,7 @@ from dataclasses import replace
 from memfit.core.costs import costs
 from memfit.core.device import Device
 from memfit.hardware import find_device
+from memfit.monitor.disk_rates import disk_here
 from memfit.monitor.rates import machine_rates
 
 
@@ -24,4 +25,4 @@ def target_device(device: str | Device | None) -> Device:
         return found
     here = machine_rates()
     return replace(found, rates=here["rates"], bandwidth=here["bandwidth"], overhead_s=here["overhead_s"],
-                   costs=costs(here["operators"], here["overheads"], here["streams"]))
+                   costs=costs(here["operators"], here["overheads"], here["streams"]), disk=disk_here())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from memfit.core.costs import Costs
 from memfit.core.device import Device
 from memfit.core.trace import Kind, Op, Storage, Trace
+from memfit.simulate.away import with_transfers
 
 _FALLBACK_RATE = 5e10
 _UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_"})
@@ -51,7 +52,7 @@ def phase_seconds(trace: Trace, device: Device, *, hooked: bool = False) -> dict
             found[op.phase] += seconds * _times(position, spans)
         elif touched is not None:
             touched.event(kind, index)
-    return dict(found)
+    return with_transfers(dict(found), trace, device)
 
 
 class _Touched:
@@ -66,7 +67,7 @@ class _Touched:
 
     def event(self, kind: int, index: int) -> None:
         """A storage is born in the block of its size that was freed last, or dies and frees its own."""
-        blocks = self._freed[self._storages[index].nbytes]
+        blocks = self._freed[self._storages[index].size_bytes]
         if kind == Kind.DEATH:
             last = self._last.pop(index, None)
             if last is not None:
@@ -81,7 +82,7 @@ class _Touched:
         moved = _moved(op, self._storages)
         total = slow = 0.0
         for index in (*op.reads, *op.writes):
-            nbytes = self._storages[index].nbytes
+            nbytes = self._storages[index].size_bytes
             total += nbytes
             slow += nbytes / self._costs.stream(self._now - self._last.get(index, -_FAR))
             self._last[index] = self._now  # its first bytes: those of the next use are as far away as this operator moves
@@ -91,7 +92,7 @@ class _Touched:
 
 def _moved(op: Op, storages: Sequence[Storage]) -> float:
     if op.name in _PICKING:
-        return 2.0 * sum(storages[index].nbytes for index in op.writes)
+        return 2.0 * sum(storages[index].size_bytes for index in op.writes)
     return float(op.bytes_moved)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from memfit.core.device import Device
 from memfit.core.errors import UsageError
 from memfit.core.results import AtPeak, LargeTensor, Peak, Timeline
 from memfit.core.trace import CATEGORIES, Kind, Op, Trace
 from memfit.core.units import KIB, MIB
+from memfit.simulate.away import away_peaks
 from memfit.simulate.clock import step_seconds
 from memfit.simulate.cuda_notes import cuda_notes
 from memfit.simulate.cuda_prediction import Replays, Setting, environment_setting, predict
@@ -27,7 +28,7 @@ class Simulation:
     """What a step needs on a device, and how long it takes. `peak_event` indexes the trace's events.
 
     For a CUDA card `fits` says whether the card has room for it, and `notes` where it would run out, and how reserved
-    memory is used at the peak.
+    memory is used at the peak. `away` is the most that is on the host and on disk at a time, by place.
     """
 
     peak: Peak
@@ -39,6 +40,7 @@ class Simulation:
     first_step_peak_bytes: int | None = None
     fits: bool | None = None
     notes: tuple[str, ...] = ()
+    away: Mapping[str, int] = field(default_factory=dict)
 
 
 def simulate(trace: Trace, device: Device, *, hooked: bool = False, first: Trace | None = None,
@@ -64,6 +66,7 @@ def simulate(trace: Trace, device: Device, *, hooked: bool = False, first: Trace
         timeline=timeline(trace, event, peak_bytes, at_peak),
         step_s=step_seconds(trace, device, hooked=hooked),
         peak_event=event,
+        away=away_peaks(trace),
     )
 
 
@@ -78,7 +81,7 @@ def _on_card(steps: Sequence[Trace], setting: Setting, replays: Replays | None) 
         peak=seen.peak, at_peak=at_peak, largest=_largest(trace, alive),
         timeline=timeline(trace, step.event, step.allocated_bytes, at_peak), step_s=step_seconds(steady, setting.device),
         peak_event=step.event if trace is steady else -1, first_step_peak_bytes=seen.steps[0].allocated_bytes,
-        fits=seen.fits, notes=cuda_notes(seen, setting.device))
+        fits=seen.fits, notes=cuda_notes(seen, setting.device), away=away_peaks(steady))
 
 
 def _workspaces(trace: Trace, event: int, step: int) -> int:

@@ -32,8 +32,8 @@ def assemble(
 
 
 def _storage(row: list[object], category: str) -> Storage:
-    nbytes, phase, module, operator, shape, dtype, _ = row
-    return Storage(nbytes, category, phase, module, operator, tuple(shape), str(dtype)[6:])  # type: ignore[arg-type]
+    nbytes, phase, module, operator, shape, dtype, _, place, away = row
+    return Storage(nbytes, category, phase, module, operator, tuple(shape), str(dtype)[6:], place, away)  # type: ignore[arg-type]
 
 
 def _op(row: tuple[object, ...], place: list[int] | None) -> Op:

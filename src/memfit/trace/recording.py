@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from memfit.core.trace import Kind
+from memfit.jobs.away import birthplace, mark, place_of
 
 
 class Recording:
     """Columns of a trace in the making; `memfit.trace.assemble` turns them into a `Trace`.
 
-    `storages` rows are `[nbytes, phase, module, operator, shape, dtype, resident]`, `ops` rows the fields of `core.Op`.
+    `storages` rows are `[nbytes, phase, module, operator, shape, dtype, resident, place, away_bytes]`, `ops` rows the fields
+    of `core.Op`.
     """
 
     def __init__(self) -> None:
@@ -41,8 +43,11 @@ class Recording:
     def birth(self, storage: Any, tensor: torch.Tensor, module: str, operator: str, *, resident: bool) -> int:
         """A new storage, watched until it dies."""
         index, key = len(self.storages), storage._cdata
-        nbytes = 0 if getattr(storage, "_memfit_host", False) else storage.nbytes()
-        self.storages.append([nbytes, self.phase, module, operator, tensor.shape, tensor.dtype, resident])
+        place, nbytes = place_of(storage), storage.nbytes()
+        if not (place or resident) and (place := birthplace()):
+            mark(storage, place)
+        here, away = (0, nbytes) if place else (nbytes, 0)
+        self.storages.append([here, self.phase, module, operator, tensor.shape, tensor.dtype, resident, place, away])
         events, live, watchers = self.events, self.live, self._watchers
         live[key] = index
 

@@ -174,8 +174,9 @@ def _replaced(fake: Job, recording: Recording, before: dict[int, list[str]]) -> 
 
 
 def _strangers(recording: Recording, categories: list[str]) -> bool:
-    """Whether something that the step made outlives it and is neither gradient nor optimizer state."""
-    return any(not recording.storages[index][6] and categories[index] not in ("gradients", "optimizer_state")
+    """Whether something that the step made on the device outlives it and is neither gradient nor optimizer state."""
+    rows = recording.storages
+    return any(not (rows[index][6] or rows[index][7]) and categories[index] not in ("gradients", "optimizer_state")
                for index in recording.live.values())
 
 

@@ -31,7 +31,8 @@ def check_choices(saved: Sequence[Choice], now: Sequence[Choice]) -> list[str]:
 
 def _keeping(choices: Sequence[Choice]) -> list[Choice]:
     known = strategies()
-    return [one for one in choices if one.name not in known or known[one.name].takes & _KEPT]
+    return [one for one in choices if one.name not in known or (
+        known[one.name].takes & _KEPT and not getattr(known[one.name], "same_states", False))]
 
 
 def _names(choices: Sequence[Choice]) -> str:

@@ -55,8 +55,8 @@ def restore(optimizer: torch.optim.Optimizer, model: nn.Module, skeleton: Mappin
         group.update(saved)
     optimizer.state.clear()
     for name, parameter in _held(optimizer, model):
-        if name in skeleton["state"]:
-            optimizer.state[parameter] = _put_together(skeleton["state"][name], file, parameter)
+        for key, value in skeleton["state"].get(name, {}).items():  # one by one: a state may live elsewhere than in memory
+            optimizer.state[parameter][key] = _put_together(value, file, parameter)
 
 
 def _held(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from memfit.jobs.away import HOST, mark, place_of
 from memfit.trace import shapes
 from memfit.trace.cuda.registering import Overrides, composite
 
@@ -42,12 +43,11 @@ def at_home(mode: Any, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def on_host(tensor: Any) -> bool:
     """Whether a fake tensor stands for one in the host's memory."""
-    return getattr(tensor.untyped_storage(), "_memfit_host", False)
+    return bool(place_of(tensor.untyped_storage()))
 
 
 def put_on_host(tensor: Any) -> None:
-    storage: Any = tensor.untyped_storage()
-    storage._memfit_host = True
+    mark(tensor.untyped_storage(), HOST)
 
 
 def note_host(func: Any, args: Any, out: Any) -> None:

@@ -1,0 +1,109 @@
+"""`offload-optimizer`: the optimizer works on states that are not in the device's memory.
+
+On the CPU they are mapped files, which the optimizer steps in place: nothing is copied, and the same operators run on the
+same values. The idea for cards: ZeRO-Offload, Ren et al. 2021, https://arxiv.org/abs/2101.06840.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+
+from memfit.core.device import Device
+from memfit.core.errors import UsageError
+from memfit.core.fidelity import Fidelity
+from memfit.core.strategy import CodePart, Settings, Undo
+from memfit.core.trace import Trace
+from memfit.hardware.disks import offload_folder, why_unsuitable
+from memfit.hooks.away import Store, zeros_away
+from memfit.jobs import Job
+from memfit.jobs.away import DISK
+from memfit.strategies.exact.offload_optimizer.states import AwayStates
+
+_LEAST_BYTES = 64 * 1024  # below that a file of its own is mostly page ends
+
+
+class OffloadOptimizer:
+    """`place` is `disk`; `folder` is where the files are made, empty for where temporary files go; tensors of `least_bytes`
+    and more are moved."""
+
+    name = "offload-optimizer"
+    settings: tuple[str, ...] = ("place", "folder", "least_bytes")
+    takes = frozenset({"optimizer state"})
+    after: tuple[str, ...] = ()
+    conflicts: Mapping[str, str] = {}
+    same_states = True  # a checkpoint written with it can be gone on from without it
+
+    def excluded(self, job: Job, target: Device) -> str | None:
+        if target.kind not in ("cpu", "any"):
+            return f"not chosen for {target.kind} devices"
+        return why_unsuitable(offload_folder())
+
+    def fidelity(self, job: Job, settings: Settings) -> Fidelity:
+        return Fidelity.BITWISE
+
+    def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
+        large = any(one.category == "optimizer_state" and one.nbytes >= _LEAST_BYTES for one in trace.storages)
+        return [{"place": DISK, "folder": "", "least_bytes": _LEAST_BYTES}] if large else []
+
+    def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
+        if settings["place"] != DISK:
+            raise UsageError(f"offload-optimizer: place is {settings['place']!r}", f"on the CPU it is {DISK!r}")
+        store, least_bytes = Store(settings["place"], str(settings["folder"])), _size(settings["least_bytes"])
+        optimizer, mapping = job.optimizer, partial(AwayStates, store, least_bytes)
+        undo.push(partial(_put_back_states, optimizer))
+        _replace_states(optimizer, mapping())
+        handle = optimizer.register_load_state_dict_post_hook(partial(_loaded, mapping))
+        undo.push(handle.remove)
+        _create_away(optimizer, partial(zeros_away, store, least_bytes), undo)
+
+    def code(self, settings: Settings) -> CodePart | None:
+        return None
+
+
+def _size(value: object) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise UsageError(f"offload-optimizer: least_bytes is {value!r}", f"give a number of bytes, such as {_LEAST_BYTES}")
+    return value
+
+
+def _replace_states(optimizer: torch.optim.Optimizer, states: AwayStates) -> None:
+    states.replaced, optimizer.state = optimizer.state, states
+    states.take(states.replaced)
+
+
+def _put_back_states(optimizer: torch.optim.Optimizer) -> None:
+    states = optimizer.state
+    if isinstance(states, AwayStates):
+        states.give_back(states.replaced)
+        optimizer.state = states.replaced
+
+
+def _loaded(mapping: Callable[[], AwayStates], optimizer: torch.optim.Optimizer) -> None:
+    """`load_state_dict` has put a mapping of its own in place."""
+    if not isinstance(optimizer.state, AwayStates):
+        _replace_states(optimizer, mapping())
+
+
+def _create_away(optimizer: Any, zeros: Callable[[], AbstractContextManager[None]], undo: Undo) -> None:
+    """torch's optimizers make states as zeros in `_init_group`: there they are made away. What others make is moved as it is
+    put into the state."""
+    original = getattr(optimizer, "_init_group", None)
+    if original is None:
+        return
+    optimizer._init_group = partial(_init_away, original, zeros)
+    undo.push(partial(delattr, optimizer, "_init_group"))
+
+
+def _init_away(
+    original: Callable[..., Any], zeros: Callable[[], AbstractContextManager[None]], *args: Any, **kwargs: Any
+) -> Any:
+    with zeros():
+        return original(*args, **kwargs)
+
+
+STRATEGY = OffloadOptimizer()
