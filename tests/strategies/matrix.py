@@ -19,24 +19,31 @@ CLASSES, WIDTH, SAMPLES, LENGTH = 300, 16, 6, 8
 
 @dataclass(frozen=True)
 class Row:
-    """A strategy with settings for the matrix's model. `refuses` names strategies that it cannot be with."""
+    """A strategy with settings for the matrix's model. `refuses` names strategies that it cannot be with; one that `draws`
+    makes random numbers of its own, whatever else it does."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     refuses: tuple[str, ...] = ()
+    draws: bool = False
+    slow: bool = False
 
     @property
     def choice(self) -> Choice:
         return Choice(self.name, self.settings)
 
 
+_STATES = ("optimizer-4bit", "optimizer-8bit", "optimizer-bf16", "optimizer-fp8")  # of one optimizer: one at a time
+
 ROWS = (
     Row("autocast", {"dtype": "bfloat16"}),
     Row("checkpoint", {"modules": ["frozen", "blocks.0", "blocks.1"]}, refuses=("recompute",)),
     Row("chunked-loss", {"rows": 7, "module": "head"}),
-    Row("compile", {"modules": ["blocks.0", "blocks.1"]}, refuses=("recompute",)),
+    Row("compile", {"modules": ["frozen", "blocks.0"]}, refuses=("recompute",), draws=True, slow=True),
     Row("fused-step", refuses=("single-tensor-step",)),
     Row("micro-batches", {"count": 4}),
+    Row("offload-optimizer", {"place": "disk", "folder": "", "least_bytes": 64}, refuses=_STATES),
+    *(Row(name, refuses=_STATES) for name in _STATES),
     Row("recompute", {"tensors": ["gelu:0-2", "native_layer_norm:0", "native_dropout:0-1"]}, refuses=("checkpoint", "compile")),
     Row("single-tensor-step", refuses=("fused-step",)),
     Row("step-in-backward"),

@@ -12,7 +12,7 @@ from memfit.strategies.exact.step_in_backward.one import plain_step, step_one
 
 _KNOWN = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop",
           "Adafactor", "SparseAdam", "Muon")
-_KNOWN_PACKAGES = ("torchao", "bitsandbytes")  # low-bit states, parameter by parameter
+_KNOWN_PACKAGES = ("torchao", "bitsandbytes", "memfit")  # low-bit states, parameter by parameter
 _COUPLED = ("LBFGS",)
 
 
