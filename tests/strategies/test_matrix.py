@@ -19,7 +19,7 @@ from memfit.trace import FakeWorld, fake_job, trace_step
 
 ALONE = [(row,) for row in ROWS]
 PAIRS = [pair for pair in combinations(ROWS, 2) if pair[1].name not in pair[0].refuses]
-MIXES = [*ALONE, *PAIRS]
+MIXES = [pytest.param(rows, marks=pytest.mark.slow if any(row.slow for row in rows) else ()) for rows in (*ALONE, *PAIRS)]
 # as it is; and without what makes the result of micro-batches another one on purpose
 SUBJECTS = {"as it is": {}, "no dropout or BatchNorm": {"dropout": 0.0, "batchnorm": False}}
 _plain: dict[str, Outcome] = {}
@@ -50,8 +50,9 @@ def test_declared_fidelity_holds_and_undo_is_exact(rows: tuple[Row, ...], subjec
     assert list(job.model.state_dict()) == before["keys"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a scheduler that saw no optimizer step would warn
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # the compiler looks at what it is given
         planned = outcome(job)
-    if declared is Fidelity.RESAMPLED and subject == "as it is":
+    if (declared is Fidelity.RESAMPLED or any(row.draws for row in rows)) and subject == "as it is":
         assert all(torch.isfinite(loss) for loss in planned.losses)  # other random draws: compared without dropout
     else:
         check(plain(subject), planned, declared)

@@ -91,6 +91,15 @@ class ActsOnTrace(Protocol):
         ...
 
 
+@runtime_checkable
+class WarmsUp(Protocol):
+    """A strategy that makes something once a process (an import, a compiler's tables), which is no part of a step."""
+
+    def warm_up(self) -> None:
+        """Make it now, before a limit is set above the process."""
+        ...
+
+
 @dataclass(frozen=True)
 class CodePart:
     """A strategy as plain PyTorch source: `prelude` (imports, helpers), `setup` (lines once `model`, `loss` and

@@ -40,7 +40,7 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
     """Run the side; the payload of the `result` event."""
     make = _maker(spec["subject"])
     choices = [Choice(one["name"], one.get("settings") or {}) for one in spec.get("choices") or ()]
-    with enclosed(spec.get("budget_bytes"), enforce=bool(spec.get("enforce"))) as enclosure:
+    with enclosed(spec.get("budget_bytes"), enforce=bool(spec.get("enforce")), choices=choices) as enclosure:
         emit("warm", pid=os.getpid(), limit_bytes=enclosure.limit_bytes)
         seed_everything(spec["seed"])
         with told_to_user(spec["subject"].get("target") or "the job"):

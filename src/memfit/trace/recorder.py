@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,6 +67,27 @@ class RecordingMode(FakeTensorMode):
             yield
         finally:
             self._silent -= 1
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Operators inside are recorded, inside `silent`, too."""
+        silent, self._silent = self._silent, 0
+        try:
+            yield
+        finally:
+            self._silent = silent
+
+    def kernel(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
+        """Record a call that is no operator: a compiled kernel on these tensors."""
+        recording = self.recording
+        if recording is None or self._silent:
+            return
+        module, recomputed = self._where(recording.phase)
+        touched = tuple(recording.index_of(tensor) for tensor in tensors)
+        moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        dtype = next((str(tensor.dtype)[6:] for tensor in tensors if tensor.is_floating_point()), "")
+        recording.operator((name, recording.phase, module, 0, moved, 0, dtype, recomputed, touched, touched, (), None,
+                            torch._C._current_autograd_node() is not None))
 
     # -- dispatch -------------------------------------------------------------------------------------------------
 

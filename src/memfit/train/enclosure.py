@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch import nn
 
 from memfit.apply import strategies
+from memfit.core.strategy import Choice, WarmsUp
 from memfit.launch import (
     ResidentSampler,
     allowance,
@@ -58,11 +59,14 @@ class Enclosure:
 
 
 @contextmanager
-def enclosed(budget_bytes: int | None, *, enforce: bool) -> Iterator[Enclosure]:
-    """Warm the process, note what it holds, and set the limit (if it shall and can be). What is imported must be
-    imported before; what is made must be made inside."""
-    strategies()
+def enclosed(budget_bytes: int | None, *, enforce: bool, choices: Sequence[Choice] = ()) -> Iterator[Enclosure]:
+    """Warm the process (for these strategies, too), note what it holds, and set the limit (if it shall and can be). What is
+    imported must be imported before; what is made must be made inside."""
+    known = strategies()
     warm_up()
+    for acting in (known.get(choice.name) for choice in choices):
+        if isinstance(acting, WarmsUp):
+            acting.warm_up()
     gc.collect()
     with ResidentSampler() as sampler:
         sampler.baseline()

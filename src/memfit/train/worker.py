@@ -35,13 +35,13 @@ def work(spec: dict[str, Any]) -> Mapping[str, Any]:
     budget_bytes = spec.get("budget_bytes")
     seed = int(spec.get("seed", 0))
     settings = _loop_settings(spec)
-    with enclosed(budget_bytes, enforce=bool(spec.get("enforce"))) as enclosure:
+    choices = [Choice(one["name"], one.get("settings") or {}) for one in spec.get("choices") or ()]
+    with enclosed(budget_bytes, enforce=bool(spec.get("enforce")), choices=choices) as enclosure:
         emit("warm", limit_bytes=enclosure.limit_bytes)
         seed_everything(seed)
         with told_to_user(spec["target"]):
             job = call_target(function, spec.get("settings") or {}, spec["target"])
             make(job)
-        choices = [Choice(one["name"], one.get("settings") or {}) for one in spec.get("choices") or ()]
         seed_everything(seed)
         with Session(job, choices, profile_peaks=not enclosure.enforced) as session, enclosure.sparing_code(job.model):
             emit("ready", parameters=sum(p.numel() for p in job.model.parameters()))

@@ -27,7 +27,7 @@ class Checkpoint:
     name = "checkpoint"
     settings: tuple[str, ...] = ("modules",)
     takes = frozenset({"module forward"})
-    after: tuple[str, ...] = ("chunked-loss",)
+    after: tuple[str, ...] = ("chunked-loss", "compile")
     conflicts: Mapping[str, str] = {}
 
     def excluded(self, job: Job, target: Device) -> str | None:
