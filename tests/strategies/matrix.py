@@ -33,17 +33,18 @@ class Row:
         return Choice(self.name, self.settings)
 
 
-_STATES = ("optimizer-4bit", "optimizer-8bit", "optimizer-bf16", "optimizer-fp8")  # of one optimizer: one at a time
+_STATES = ("optimizer-4bit", "optimizer-8bit", "optimizer-bf16", "optimizer-factored", "optimizer-fp8")  # one at a time
 
 ROWS = (
     Row("autocast", {"dtype": "bfloat16"}),
     Row("checkpoint", {"modules": ["frozen", "blocks.0", "blocks.1"]}, refuses=("recompute",)),
     Row("chunked-loss", {"rows": 7, "module": "head"}),
     Row("compile", {"modules": ["frozen", "blocks.0"]}, refuses=("recompute",), draws=True, slow=True),
-    Row("fused-step", refuses=("single-tensor-step",)),
+    Row("fused-step", refuses=("single-tensor-step", "optimizer-factored")),
     Row("micro-batches", {"count": 4}),
+    Row("offload-activations", {"place": "disk", "folder": "", "least_bytes": 64, "modules": []}, refuses=("recompute",)),
     Row("offload-optimizer", {"place": "disk", "folder": "", "least_bytes": 64}, refuses=_STATES),
-    *(Row(name, refuses=_STATES) for name in _STATES),
+    *(Row(name, refuses=(*_STATES, "single-tensor-step") if name == "optimizer-factored" else _STATES) for name in _STATES),
     Row("recompute", {"tensors": ["gelu:0-2", "native_layer_norm:0", "native_dropout:0-1"]}, refuses=("checkpoint", "compile")),
     Row("single-tensor-step", refuses=("fused-step",)),
     Row("step-in-backward"),

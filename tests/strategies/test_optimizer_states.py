@@ -25,7 +25,8 @@ from memfit.train.checkpoints import Place, load_checkpoint, save_checkpoint
 
 CPU = Device("cpu", "cpu", 1 << 40, {"float32": 1e11}, 1e10)
 CODED = ("optimizer-8bit", "optimizer-4bit", "optimizer-fp8", "optimizer-bf16")
-ALL = CODED
+FACTORED = "optimizer-factored"
+ALL = (*CODED, FACTORED)
 
 
 def job_of(optimizer: Any = torch.optim.AdamW, *, seed: int = 0, width: int = 96, **settings: Any) -> Job:
@@ -168,6 +169,26 @@ def test_the_optimizer_stays_the_users_and_goes_back(name: str) -> None:
     assert calls == ["after"] * 3
 
 
+def test_factored_is_adafactor_with_adams_rate() -> None:
+    job, known = job_of(weight_decay=0.1), job_of(torch.optim.Adafactor, weight_decay=0.1, eps=(None, 1.0))
+    apply_choices(job, [Choice(FACTORED)])
+    assert strategy(FACTORED).fidelity(job, {}) is Fidelity.ADAPTED
+    assert train(job, 4) == train(known, 4)
+    assert equal(parameters(job), parameters(known)) and equal(states(job), states(known))
+
+
+def test_factored_moments_come_back_as_their_factors_tell() -> None:
+    plain, job = job_of(), job_of()
+    train(plain, 2), train(job, 2)
+    apply_choices(job, [Choice(FACTORED)])()
+    for one, other in zip(states(plain), states(job), strict=True):
+        square, back = one["exp_avg_sq"], other["exp_avg_sq"]
+        for dim in range(square.dim()) if square.dim() > 1 else ():
+            assert torch.allclose(square.mean(dim), back.mean(dim), rtol=1e-4, atol=1e-12)
+        assert square.dim() > 1 or torch.allclose(square, back, rtol=1e-5)
+        assert not other["exp_avg"].any()
+
+
 @pytest.mark.parametrize("name", CODED)
 def test_training_that_has_begun_goes_on(name: str) -> None:
     plain, job = job_of(lr=1e-3), job_of(lr=1e-3)
@@ -191,8 +212,8 @@ def test_a_checkpoint_keeps_the_states_small_and_goes_on_bit_for_bit(name: str, 
     assert equal(states(second), states(first))
     assert train(second, 3) == train(first, 3)
     assert equal(parameters(second), parameters(first)) and equal(states(second), states(first))
-    large = sum(t.nbytes for state in (first.optimizer.state[first.model[0].weight],) for t in state.values())
-    assert large <= 12_576 * (4.01 if "bf16" in name else 2.1)
+    nbytes = sum(tensor.nbytes for tensor in first.optimizer.state[first.model[0].weight].values())
+    assert nbytes <= 12_576 * (4.01 if "bf16" in name else 2.1)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -223,7 +244,7 @@ def test_a_plain_state_dict_is_taken(name: str) -> None:
     assert train(job, 1) == expected
 
 
-@pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("name", ALL)
 def test_in_backward_it_gives_the_same_bits(name: str) -> None:
     together, apart = job_of(), job_of()
     apply_choices(together, [Choice(name)])
