@@ -47,6 +47,7 @@ class Explorer:
         self.first = trace_step(self.fake, self._world)
         self.device = target_device(device)  # after the trace: what is wrong with a job is told before rates are measured
         self.plain = Candidate((), *self._traced(self.first))
+        self._graded = {id(parameter) for parameter in self.fake.model.parameters() if parameter.grad is not None}
         self._known: dict[str, Candidate | str] = {}
         self.traced = 0
 
@@ -76,7 +77,25 @@ class Explorer:
             return error.message
         finally:
             undo()
+            self._between_steps()
+
+    def released(self, choices: Sequence[Choice]) -> Candidate | str:
+        """The choices for a job that lets its gradients go after each step, where this one keeps them."""
+        kept, self.fake.zero_grad = self.fake.zero_grad, "after_step"
+        try:
             self.fake.optimizer.zero_grad(set_to_none=True)
+            return self._explore(tuple(choices))
+        finally:
+            self.fake.zero_grad = kept
+            self._between_steps()
+
+    def _between_steps(self) -> None:
+        """Gradients are there as the plain step leaves them, whatever has been traced."""
+        self.fake.optimizer.zero_grad(set_to_none=True)
+        if self.fake.zero_grad != "after_step":
+            with self._world.building():
+                for parameter in self.fake.model.parameters():
+                    parameter.grad = torch.empty_like(parameter) if id(parameter) in self._graded else None
 
     def _traced(self, first: Trace | None = None, *, hooked: bool = False) -> tuple[Trace, Simulation]:
         trace = trace_step(self.fake, self._world)

@@ -27,6 +27,7 @@ from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.find import Found, find
 from memfit.plan.free import free_bytes
 from memfit.plan.frontier import frontier
+from memfit.plan.gradients import release_note
 from memfit.plan.largest import largest_batch
 from memfit.plan.reasons import left_out, why
 from memfit.plan.room import room
@@ -109,8 +110,8 @@ def make_plan(
         floor_bytes=found.floor_bytes, rejected=_rejected(found, budget_bytes),
         frontier=frontier(explorer, found), largest_batch=largest, took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), memfit_version=memfit.__version__,
-        notes=(*notes, *budget_note, *found.notes, *chosen.trace.notes), timeline=chosen.simulation.timeline,
-        baseline_timeline=plain.timeline, source=plan_code(chosen.choices, explorer.fake))
+        notes=(*notes, *budget_note, *found.notes, *chosen.trace.notes, *release_note(explorer, chosen)),
+        timeline=chosen.simulation.timeline, baseline_timeline=plain.timeline, source=plan_code(chosen.choices, explorer.fake))
 
 
 def _budget(budget: str | int | None, explorer: Explorer, device: Device) -> tuple[int, tuple[str, ...]]:

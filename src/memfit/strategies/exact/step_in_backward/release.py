@@ -74,7 +74,7 @@ class OneByOne:
         left = [p for group in job.optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self._at_end:
             self._clip_by = total_norm([measured(p.grad) for p in left])
-        for parameter in left:
+        for parameter in sorted(left, key=torch.Tensor.numel):  # the largest step has the largest temporaries: last
             self._step_now(job, parameter)
         norm = self._whole_norm(job) if self._norms else self._clip_by
         if self._clipping == PREVIOUS:
