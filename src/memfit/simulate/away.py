@@ -10,6 +10,7 @@ from memfit.core.trace import Kind, Op, Trace
 
 _UNREAD = frozenset({"copy_"})  # writes its first argument without reading it
 _OVERLAPPED = "host"  # copies to and from a card run beside its kernels
+_WRITTEN_BACK_S = 30.0  # Linux writes changed pages back when they are this old (vm.dirty_expire_centisecs)
 
 
 def away_peaks(trace: Trace) -> dict[str, int]:
@@ -28,27 +29,33 @@ def away_peaks(trace: Trace) -> dict[str, int]:
 
 
 def with_transfers(seconds: dict[str, float], trace: Trace, device: Device) -> dict[str, float]:
-    """Seconds by phase, with what crosses to and from other places: each storage once a phase and direction."""
+    """Seconds by phase, with what crosses to and from other places: each storage once a phase and direction.
+
+    The system holds the pages of files in memory that nobody else needs. As long as it can, a mapped tensor costs only what
+    changing a page costs that has been written back meanwhile; beyond `Disk.cached_bytes` all goes through the disk.
+    """
     if not any(storage.away_bytes for storage in trace.storages):
         return seconds
-    large = away_peaks(trace).get("disk", 0) > (device.disk.cached_bytes if device.disk is not None else 0)
-    found = dict(seconds)
+    held = device.disk is not None and away_peaks(trace).get("disk", 0) <= device.disk.cached_bytes
+    found, step_s = dict(seconds), sum(seconds.values())
     for phase, place, write, nbytes in _moves(trace):
-        rate = _rate(device, place, write, large)
+        rate = _rate(device, place, write, held)
         moving_s = nbytes / rate if rate else 0.0
+        if held and place != _OVERLAPPED:  # only what was written back since the last step costs anything
+            moving_s *= min(1.0, step_s / _WRITTEN_BACK_S)
         alone_s = found.get(phase, 0.0)
         found[phase] = max(alone_s, moving_s) if place == _OVERLAPPED else alone_s + moving_s
     return found
 
 
-def _rate(device: Device, place: str, write: bool, large: bool) -> float | None:
+def _rate(device: Device, place: str, write: bool, held: bool) -> float | None:
     if place == _OVERLAPPED:
         return device.link
     if device.disk is None:
         return None
-    if large:
-        return device.disk.write if write else device.disk.read
-    return device.disk.rewrite if write else None
+    if held:
+        return device.disk.rewrite if write else None
+    return device.disk.write if write else device.disk.read
 
 
 def _moves(trace: Trace) -> Iterator[tuple[str, str, bool, int]]:

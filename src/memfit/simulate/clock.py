@@ -14,6 +14,7 @@ from memfit.simulate.away import with_transfers
 _FALLBACK_RATE = 5e10
 _UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_"})
 _PICKING = frozenset({"embedding", "index_select", "gather", "index"})  # read as much as they write, of a large table
+_COPIED = 2 / 3  # of what a trace counts for a copy: its target counts twice there, and is written only
 _FAR = 1e12
 
 
@@ -93,7 +94,7 @@ class _Touched:
 def _moved(op: Op, storages: Sequence[Storage]) -> float:
     if op.name in _PICKING:
         return 2.0 * sum(storages[index].size_bytes for index in op.writes)
-    return float(op.bytes_moved)
+    return op.bytes_moved * _COPIED if op.name == "copy_" else float(op.bytes_moved)
 
 
 def _far_seconds(op: Op, device: Device) -> float:

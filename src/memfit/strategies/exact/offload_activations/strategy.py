@@ -29,11 +29,12 @@ _SHARES = (0.3, 0.6, 0.9)
 
 class OffloadActivations:
     """Saved storages of `least_bytes` and more go to `place` (`disk` on the CPU, `host` or `disk` for a card); on disk to files
-    in `folder`, empty for where temporary files go. `modules` are paths: only what is saved while one of them runs; none: all.
+    in `folder` (by default where temporary files go). `modules` are paths: only what is saved while one of them runs.
     """
 
     name = "offload-activations"
-    settings: tuple[str, ...] = ("place", "folder", "least_bytes", "modules")
+    settings: tuple[str, ...] = ("place", "least_bytes")
+    optional: tuple[str, ...] = ("folder", "modules")
     takes = frozenset({"saved tensors"})
     after: tuple[str, ...] = ("checkpoint", "chunked-loss")
     conflicts: Mapping[str, str] = {}
@@ -57,15 +58,15 @@ class OffloadActivations:
                     least.append(size)
                     break
         found = [*least, *([_LEAST_BYTES] if sizes else [])]
-        return [{"place": place, "folder": "", "least_bytes": size, "modules": []} for size in dict.fromkeys(found)]
+        return [{"place": place, "least_bytes": size} for size in dict.fromkeys(found)]
 
     def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
         least_bytes = settings["least_bytes"]
         if not isinstance(least_bytes, int) or least_bytes < 1:
             raise UsageError(f"offload-activations: least_bytes is {least_bytes!r}",
                              f"give a number of bytes, such as {_LEAST_BYTES}")
-        modules = _modules(job.model, settings["modules"])
-        packing = Packing(Slots(Store(settings["place"], str(settings["folder"]))), least_bytes, bool(modules))
+        modules = _modules(job.model, settings.get("modules", []))
+        packing = Packing(Slots(Store(settings["place"], str(settings.get("folder", "")))), least_bytes, bool(modules))
         undo.push(partial(setattr, job, "loss", job.loss))
         job.loss = partial(offloading, packing, job.loss)
         for module in modules:

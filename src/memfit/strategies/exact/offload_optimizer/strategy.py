@@ -28,11 +28,12 @@ _LEAST_BYTES = 64 * 1024  # below that a file of its own is mostly page ends
 
 
 class OffloadOptimizer:
-    """`place` is `disk`; `folder` is where the files are made, empty for where temporary files go; tensors of `least_bytes`
+    """`place` is `disk`; `folder` is where the files are made (by default where temporary files go); tensors of `least_bytes`
     and more are moved."""
 
     name = "offload-optimizer"
-    settings: tuple[str, ...] = ("place", "folder", "least_bytes")
+    settings: tuple[str, ...] = ("place",)
+    optional: tuple[str, ...] = ("folder", "least_bytes")
     takes = frozenset({"optimizer state"})
     after: tuple[str, ...] = ()
     conflicts: Mapping[str, str] = {}
@@ -48,12 +49,13 @@ class OffloadOptimizer:
 
     def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
         large = any(one.category == "optimizer_state" and one.nbytes >= _LEAST_BYTES for one in trace.storages)
-        return [{"place": DISK, "folder": "", "least_bytes": _LEAST_BYTES}] if large else []
+        return [{"place": DISK}] if large else []
 
     def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
         if settings["place"] != DISK:
             raise UsageError(f"offload-optimizer: place is {settings['place']!r}", f"on the CPU it is {DISK!r}")
-        store, least_bytes = Store(settings["place"], str(settings["folder"])), _size(settings["least_bytes"])
+        store = Store(settings["place"], str(settings.get("folder", "")))
+        least_bytes = _size(settings.get("least_bytes", _LEAST_BYTES))
         optimizer, mapping = job.optimizer, partial(AwayStates, store, least_bytes)
         undo.push(partial(_put_back_states, optimizer))
         _replace_states(optimizer, mapping())
