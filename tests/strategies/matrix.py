@@ -35,10 +35,13 @@ class Row:
 
 _STATES = ("optimizer-4bit", "optimizer-8bit", "optimizer-bf16", "optimizer-factored", "optimizer-fp8")  # one at a time
 
+_SAVED = ("compile", "compress-activations", "offload-activations", "recompute")  # decide about saved tensors, or hide them
+
 ROWS = (
     Row("autocast", {"dtype": "bfloat16"}),
     Row("checkpoint", {"modules": ["frozen", "blocks.0", "blocks.1"]}, refuses=("recompute",)),
     Row("chunked-loss", {"rows": 7, "module": "head"}),
+    *(Row("compress-activations", settings, refuses=_SAVED) for settings in ({}, {"bits": 8})),
     Row("compile", {"modules": ["frozen", "blocks.0"]}, refuses=("recompute",), draws=True, slow=True),
     Row("fused-step", refuses=("single-tensor-step", "optimizer-factored")),
     Row("micro-batches", {"count": 4}),

@@ -19,7 +19,7 @@ from memfit.simulate import Simulation, simulate
 from memfit.trace import FakeWorld, fake_job, trace_step
 from memfit.trace.cuda import target_of
 
-HOOKED = ("recompute",)  # see every operator of forward from Python
+HOOKED = ("compress-activations", "recompute")  # see every operator of forward from Python
 
 
 @dataclass(frozen=True)
