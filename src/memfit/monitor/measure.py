@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from memfit.jobs import batches
 from memfit.jobs.away import place_of
+from memfit.jobs.wrapped import plain_parts
 
 if TYPE_CHECKING:
     from memfit.jobs import Job
@@ -64,20 +65,8 @@ def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 def storage_sizes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     """Bytes of the distinct storages by their address, without those that are away (on disk, say)."""
-    parts = [part.untyped_storage() for tensor in tensors for part in _parts(tensor)]
-    return {storage.data_ptr(): storage.nbytes() for storage in parts if not place_of(storage)}
-
-
-def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors inside a wrapper subclass (8-bit states), or the tensor itself; sparse ones by their parts."""
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is not None:
-        for name in flatten()[0]:
-            yield from _parts(getattr(tensor, name))
-    elif tensor.layout == torch.sparse_coo:
-        yield from (tensor._indices(), tensor._values())
-    else:
-        yield tensor
+    storages = [part.untyped_storage() for tensor in tensors for part in plain_parts(tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages if not place_of(storage)}
 
 
 def _highest_sum(profiler: profile, resident: dict[int, int]) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from memfit.core.trace import CATEGORIES, Kind
 from memfit.jobs import Job, batches
+from memfit.jobs.wrapped import plain_parts
 from memfit.trace.recording import Recording
 
 
 def categorise(fake: Job, recording: Recording, gradients: set[int]) -> list[str]:
     """A category for every storage of the recording, while the step's survivors are still alive."""
-    states = {recording.index_of(tensor) for state in fake.optimizer.state.values() for tensor in batches.tensors(state)}
+    states = {recording.index_of(part) for state in fake.optimizer.state.values() for tensor in batches.tensors(state)
+              for part in plain_parts(tensor)}
     outlive = _outliving_forward(recording)
     return [_category(index, row, gradients, states, outlive) for index, row in enumerate(recording.storages)]
 

@@ -160,7 +160,11 @@ def _fake_optimizer(job: Job, world: FakeWorld, model: nn.Module, memo: dict[int
         return make_optimizer(source, model)
     if isinstance(job.model_source, nn.Module):
         check_optimizer(job.model_source, source)
-    return world.copy(source, memo)
+    copied = world.copy(source, memo)
+    for name, value in vars(source).items():  # a copy of an optimizer has groups and states; some read more than those
+        if isinstance(value, (bool, int, float, str)):
+            vars(copied).setdefault(name, value)
+    return copied
 
 
 def _first_line(error: Exception) -> str:

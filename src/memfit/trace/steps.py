@@ -15,6 +15,7 @@ from memfit.core.errors import MemfitError, Untraceable
 from memfit.core.trace import Repeat, Trace
 from memfit.jobs import Job, batches, run_step
 from memfit.jobs.blame import users_line
+from memfit.jobs.wrapped import plain_parts
 from memfit.trace.assemble import assemble
 from memfit.trace.building import (
     clear_caches_holding,
@@ -25,6 +26,7 @@ from memfit.trace.building import (
     unrecognised,
 )
 from memfit.trace.categories import categorise
+from memfit.trace.compiled_steps import compiled_steps
 from memfit.trace.cuda import CudaTarget, target_of
 from memfit.trace.drawing import draws_random
 from memfit.trace.fakes import FakeWorld, fake_job
@@ -93,7 +95,7 @@ def trace_step(fake: Job, world: FakeWorld, *, repeat: bool = True) -> Trace:
 
 def _run(fake: Job, parts: list[Any], mode: RecordingMode, on_phase: Callable[[str, int], None]) -> None:
     try:
-        with mode:
+        with compiled_steps(mode), mode:
             run_step(fake, fake.batch, on_phase=on_phase, parts=parts)
     except MemfitError:
         raise
@@ -143,7 +145,8 @@ def _adopt_resident(fake: Job, recording: Recording, on_card: bool) -> None:
         recording.index_of(buffer, "buffers")
     for state in fake.optimizer.state.values():
         for tensor in batches.tensors(state):
-            recording.index_of(tensor, "optimizer_state")
+            for part in plain_parts(tensor):
+                recording.index_of(part, "optimizer_state")
     for tensor in batches.tensors(fake.batch):
         recording.index_of(tensor, "inputs")
 
