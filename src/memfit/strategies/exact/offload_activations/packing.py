@@ -22,6 +22,9 @@ from memfit.jobs.away import DISK, on_card
 from memfit.strategies.exact.offload_activations.copies import IN_FLIGHT, Copies, wait_for
 from memfit.strategies.exact.offload_activations.slots import Slots
 
+_torch: Any = torch._C
+_untracked = _torch._ExcludeDispatchKeyGuard
+_VIEWS = _torch.DispatchKeySet(_torch.DispatchKey.ADInplaceOrView)
 _running: ContextVar[Packing | None] = ContextVar("memfit_offload_packing", default=None)
 
 
@@ -134,6 +137,7 @@ class Packing:
         with torch.no_grad():
             flat = moved.value()
             self._keep_near(moved)
+        with _untracked(_VIEWS):  # no view of anything: a gradient among what is saved can be added to in place
             return flat.view(packed.dtype).as_strided(packed.size, packed.stride, packed.offset)
 
     def _keep_near(self, moved: Moved) -> None:
