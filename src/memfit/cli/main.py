@@ -22,6 +22,7 @@ from memfit.cli import (
 from memfit.cli.failures import told
 from memfit.cli.output import fail, json_mode, silence_stdout
 from memfit.core.errors import Interrupted
+from memfit.launch import quiet_imports
 
 
 class _Commands(TyperGroup):
@@ -73,6 +74,7 @@ def memfit(version: Version = False) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code. Every error is one line (with `--json`, one document)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    quiet_imports()
     try:
         code = app(words or ["--help"], standalone_mode=False, prog_name="memfit")
     except BaseException as error:

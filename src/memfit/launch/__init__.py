@@ -16,6 +16,7 @@ from memfit.launch.limits import (
     process_memory,
     set_data_limit,
 )
+from memfit.launch.quiet import quiet_imports
 from memfit.launch.sampler import ResidentSampler, resident_bytes
 from memfit.launch.worker import worker_main
 
@@ -35,6 +36,7 @@ __all__ = [
     "limit_growth",
     "looks_out_of_memory",
     "process_memory",
+    "quiet_imports",
     "resident_bytes",
     "run_exec",
     "run_limited",

@@ -13,6 +13,7 @@ from memfit.core.errors import Interrupted, MemfitError, RanOutOfMemory
 from memfit.launch.deaths import looks_out_of_memory
 from memfit.launch.events import connect, emit
 from memfit.launch.limits import lift_data_limit
+from memfit.launch.quiet import quiet_imports
 
 
 def worker_main(work: Callable[[dict[str, Any]], Mapping[str, Any] | None]) -> int:
@@ -22,6 +23,7 @@ def worker_main(work: Callable[[dict[str, Any]], Mapping[str, Any] | None]) -> i
     exception, is code 4. Other exceptions leave their traceback on stderr and are code 1.
     """
     connect()
+    quiet_imports()
     spec = json.loads(Path(sys.argv[1]).read_text())
     try:
         result = work(spec)
