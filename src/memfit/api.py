@@ -35,6 +35,7 @@ def plan(
     host_budget: str | int | None = None,
     fidelity: str = "resampled",
     largest_batch: bool = False,
+    disk_budget: str | int | None = None,
 ) -> Plan:
     """The fastest mix of strategies within the budget (bytes, `"8GiB"`, `"40%"` of plain; default: what is free).
 
@@ -44,8 +45,8 @@ def plan(
     from memfit.train.probing import barred_strategies
 
     barred, notes = barred_strategies(job)
-    made = make_plan(job, budget=budget, device=device, host_budget=host_budget, fidelity=fidelity, barred=barred,
-                     notes=notes, want_largest_batch=largest_batch)
+    made = make_plan(job, budget=budget, device=device, host_budget=host_budget, disk_budget=disk_budget, fidelity=fidelity,
+                     barred=barred, notes=notes, want_largest_batch=largest_batch)
     if not made.fits:
         raise does_not_fit(made)
     return made

@@ -107,6 +107,7 @@ def test_sizes(run: Run, command: str, size: str, said: str) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("--host-budget", "8G"), "write 8GiB"),
     (("--host-budget", "40%"), "is a share"),
+    (("--disk-budget", "40%"), "is a share"),
     (("--fidelity", "exact"), "unknown fidelity 'exact'"),
     (("--device", "no-such-card"), "no-such-card"),
     (("--device", "cuda"), "CUDA"),

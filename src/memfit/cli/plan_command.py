@@ -26,6 +26,7 @@ def plan(
     plan: options.PlanFile = None,
     device: options.Device = None,
     host_budget: options.HostBudget = None,
+    disk_budget: options.DiskBudget = None,
     fidelity: options.Fidelity = None,
     settings: options.Settings = None,
     frontier: Frontier = False,
@@ -43,7 +44,7 @@ def plan(
         from memfit.report import save_html, to_text
 
         asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
-                                 fidelity=fidelity, plan_file=plan)
+                                 disk_budget=disk_budget, fidelity=fidelity, plan_file=plan)
         _check_name(output)
         made = planning.planned(asked, largest_batch=largest_batch)
         text = to_text(made, every_point=frontier)

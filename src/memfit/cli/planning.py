@@ -27,12 +27,13 @@ class Request:
     fidelity: str | None = None
     plan_file: str | None = None
     runs: bool = False
+    disk_budget: str | None = None
 
 
 def request(
     target: str, settings: Sequence[str] | None, *, budget: str | None = None, device: str | None = None,
     host_budget: str | None = None, fidelity: str | None = None, plan_file: str | None = None,
-    runs: bool = False,
+    runs: bool = False, disk_budget: str | None = None,
 ) -> Request:
     """The request, checked as far as that needs neither the TARGET nor torch; `runs` says that the job is to run, which it
     does on this machine's CPU. Raises UsageError."""
@@ -46,17 +47,19 @@ def request(
         Fidelity.parse(fidelity)
     if budget is not None:
         parse_size(budget, whole_bytes=1 << 40)
-    if host_budget is not None:
-        if is_share(host_budget):
-            raise UsageError(f"--host-budget {host_budget!r} is a share", "give a size in bytes, such as 8GiB")
-        parse_size(host_budget)
+    for name, size in (("--host-budget", host_budget), ("--disk-budget", disk_budget)):
+        if size is not None:
+            if is_share(size):
+                raise UsageError(f"{name} {size!r} is a share", "give a size in bytes, such as 8GiB")
+            parse_size(size)
     if device is not None:
         found = find_device(device)
         if runs and found.kind != "cpu":
             raise _only_planned(found.name, target)
     from memfit.jobs.targets import parse_settings  # brings torch, which the checks above do not need
 
-    return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file, runs)
+    return Request(target, parse_settings(settings or []), budget, device, host_budget, fidelity, plan_file, runs,
+                   disk_budget)
 
 
 def planned(asked: Request, *, largest_batch: bool = False, announced: bool = True) -> Plan:
@@ -76,6 +79,7 @@ def planned(asked: Request, *, largest_batch: bool = False, announced: bool = Tr
         return _from_file(asked, job, largest_batch)
     barred, notes = barred_strategies(job)
     return make_plan(job, budget=asked.budget, device=asked.device, host_budget=asked.host_budget,
+                     disk_budget=asked.disk_budget,
                      fidelity=asked.fidelity or DEFAULT_FIDELITY, target=asked.target, barred=barred, notes=notes,
                      want_largest_batch=largest_batch)
 

@@ -20,6 +20,7 @@ def prove(
     enforce: Annotated[bool, typer.Option(help="Let the system refuse memory above the budget.")] = True,
     device: options.Device = None,
     host_budget: options.HostBudget = None,
+    disk_budget: options.DiskBudget = None,
     fidelity: options.Fidelity = None,
     settings: options.Settings = None,
     html: options.Html = None,
@@ -37,7 +38,7 @@ def prove(
         from memfit.report import save_html, to_text
 
         asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
-                                 fidelity=fidelity, plan_file=plan, runs=True)
+                                 disk_budget=disk_budget, fidelity=fidelity, plan_file=plan, runs=True)
         made = planning.require_fit(planning.planned(asked))
         verdict = prove_target(target, asked.settings, made, steps=steps, enforce=enforce, seed=seed_of(asked.settings),
                                on_event=telling())

@@ -35,6 +35,7 @@ def train(
     resume: Resume = None,
     device: options.Device = None,
     host_budget: options.HostBudget = None,
+    disk_budget: options.DiskBudget = None,
     fidelity: options.Fidelity = None,
     settings: options.Settings = None,
     as_json: options.AsJson = False,
@@ -53,7 +54,7 @@ def train(
             raise UsageError("--steps and --epochs were both given", "leave one of them out")
         out, plan = _goes_on(resume, out, plan, budget) if resume is not None else (out, plan)
         asked = planning.request(target, settings, budget=budget, device=device, host_budget=host_budget,
-                                 fidelity=fidelity, plan_file=plan, runs=True)
+                                 disk_budget=disk_budget, fidelity=fidelity, plan_file=plan, runs=True)
         made = planning.require_fit(planning.planned(asked))
         if out is not None:
             write_plan(made, Path(out) / _PLAN_NAME)  # a folder that cannot be written to is told before the run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from memfit.core.units import MIB
 from memfit.hardware.disks import free_disk_bytes, offload_folder
 from memfit.report.format import gib
 
@@ -23,3 +24,9 @@ def why_too_much(away: Mapping[str, int], limits: Mapping[str, int]) -> str | No
         if limit is not None and nbytes > limit:
             return f"needs {gib(nbytes)} on {place}, which may take {gib(limit)} ({_OPTION[place]})"
     return None
+
+
+def away_notes(away: Mapping[str, int]) -> list[str]:
+    """A line on each place that a plan moves more than a little to."""
+    where = {"host": "in the host's memory", "disk": "in mapped files on disk"}
+    return [f"{gib(nbytes)} are kept {where[place]}" for place, nbytes in sorted(away.items()) if nbytes >= MIB]

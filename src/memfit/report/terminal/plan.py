@@ -99,14 +99,14 @@ def thinned(count: int, keep: int | None) -> Sequence[int]:
 
 
 def _limits(plan: Plan) -> Table:
-    host = [("host budget", gib(plan.budget.host_bytes))] if plan.budget.host_bytes is not None else []
+    places = (("host budget", plan.budget.host_bytes), ("disk budget", plan.budget.disk_bytes))
     batch = [("largest batch", str(plan.largest_batch))] if plan.largest_batch is not None else []
     floor = [("floor", f"{gib(plan.floor_bytes)}, the smallest that this job can be brought to at this fidelity")]
     floor = floor if plan.floor_bytes else []  # 0: not known
     return parts.facts(
         [
             ("budget", gib(plan.budget.device_bytes)),
-            *host,
+            *((name, gib(nbytes)) for name, nbytes in places if nbytes is not None),
             *floor,
             *tradeoffs(plan),
             *batch,
