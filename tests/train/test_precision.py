@@ -73,6 +73,13 @@ def test_the_first_module_out_of_range_is_named_and_nothing_is_left(
     assert not any(module._forward_hooks for module in job.model.modules())
 
 
+def test_a_run_that_ends_there_says_where() -> None:
+    with (Session(job_of(Block(), Block(scale=1e6), Block()), [HALF], profile_peaks=False) as session,
+          pytest.raises(UsageError, match=r"the loss is nan at step 1; .*; precision: 1.inner is the first module") as ended):
+        session.step()
+    assert "bfloat16" in ended.value.advice
+
+
 def test_a_plan_in_the_jobs_precision_is_not_probed() -> None:
     calls: list[int] = []
 

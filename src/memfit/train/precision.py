@@ -25,6 +25,7 @@ _LOWERING = ("autocast", "low-precision-parameters")
 _UNWATCHED = ("compile",)  # hooks would make it compile anew
 _HALF = (torch.float16, torch.bfloat16)
 _NAMED = 3
+PRECISION = "precision: "  # begins every note
 
 
 def precision_notes(job: Job, choices: Sequence[Choice]) -> list[str]:
@@ -32,8 +33,9 @@ def precision_notes(job: Job, choices: Sequence[Choice]) -> list[str]:
     names = {choice.name for choice in choices}
     if not names & set(_LOWERING):
         return []
-    found = [half_by_accident(job.model), None if names & set(_UNWATCHED) else first_not_finite(job)]
-    return [f"precision: {line}" for line in found if line]
+    on_purpose = job.rules.narrow is not None
+    found = [None if on_purpose else half_by_accident(job.model), None if names & set(_UNWATCHED) else first_not_finite(job)]
+    return [f"{PRECISION}{line}" for line in found if line]
 
 
 def half_by_accident(model: nn.Module) -> str | None:

@@ -23,7 +23,7 @@ from memfit.jobs.weight_probe import probe_weight
 from memfit.jobs.weights import IGNORED, labels
 from memfit.monitor.step_peaks import StepPeaks
 from memfit.train.failures import NotFinite, told_half_done, told_to_user
-from memfit.train.precision import precision_notes
+from memfit.train.precision import PRECISION, precision_notes
 from memfit.train.step_state import StepState
 
 MICRO_BATCHES = "micro-batches"
@@ -185,8 +185,10 @@ class Session:
 
     def _check_loss(self, loss: torch.Tensor) -> None:
         if not math.isfinite(float(loss)):
-            raise NotFinite(f"the loss is {float(loss)} at step {self.steps + 1}; nothing was updated in that step",
-                            "lower the learning rate, clip gradients (clip_norm), or look at this batch's data")
+            found = "".join(f"; {note}" for note in self.notes if note.startswith(PRECISION))
+            advice = "lower the learning rate, clip gradients (clip_norm), or look at this batch's data"
+            raise NotFinite(f"the loss is {float(loss)} at step {self.steps + 1}; nothing was updated in that step{found}",
+                            f"keep the job's own precision, or take bfloat16; else {advice}" if found else advice)
 
     def _output(self, result: StepResult | None, peak_bytes: int, profiled: bool, step_s: float) -> StepOutput:
         if result is None:
