@@ -20,13 +20,14 @@ CLASSES, WIDTH, SAMPLES, LENGTH = 300, 16, 6, 8
 @dataclass(frozen=True)
 class Row:
     """A strategy with settings for the matrix's model. `refuses` names strategies that it cannot be with; one that `draws`
-    makes random numbers of its own, whatever else it does."""
+    makes random numbers of its own, whatever else it does; one that `rounds` changes parameters as it is applied."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     refuses: tuple[str, ...] = ()
     draws: bool = False
     slow: bool = False
+    rounds: bool = False
 
     @property
     def choice(self) -> Choice:
@@ -38,12 +39,14 @@ _STATES = ("optimizer-4bit", "optimizer-8bit", "optimizer-bf16", "optimizer-fact
 _SAVED = ("compile", "compress-activations", "offload-activations", "recompute")  # decide about saved tensors, or hide them
 
 ROWS = (
-    Row("autocast", {"dtype": "bfloat16"}),
+    Row("autocast", {"dtype": "bfloat16"}, refuses=("low-precision-parameters",)),
     Row("checkpoint", {"modules": ["frozen", "blocks.0", "blocks.1"]}, refuses=("recompute",)),
     Row("chunked-loss", {"rows": 7, "module": "head"}),
     *(Row("compress-activations", settings, refuses=_SAVED) for settings in ({}, {"bits": 8})),
     Row("compile", {"modules": ["frozen", "blocks.0"]}, refuses=("recompute",), draws=True, slow=True),
     Row("fused-step", refuses=("single-tensor-step", "optimizer-factored")),
+    *(Row("low-precision-parameters", {"rounding": rounding}, ("low-precision-parameters",), rounds=rounding == "stochastic")
+      for rounding in ("kahan", "stochastic")),
     Row("micro-batches", {"count": 4}),
     Row("offload-activations", {"place": "disk", "folder": "", "least_bytes": 64, "modules": []}, refuses=("recompute",)),
     Row("offload-optimizer", {"place": "disk", "folder": "", "least_bytes": 64}, refuses=_STATES),

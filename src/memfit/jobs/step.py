@@ -148,7 +148,8 @@ def _finish(
         on_gradients()
     norm = release.finish(job) if release is not None else _clip(job, optimizer)
     if scaling is None:
-        optimizer.step()
+        with job.rules.stepped():
+            optimizer.step()
         stepped = True
     else:
         stepped = scaling.step(optimizer)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from memfit.core.errors import UsageError
+from memfit.hooks.apart.one import step_one
 from memfit.jobs import Job
 from memfit.jobs.replay import ForwardState
 from memfit.strategies.exact.step_in_backward.norms import measured, total_norm
-from memfit.strategies.exact.step_in_backward.one import step_one
 
 TWO_PASS, PREVIOUS = "two-pass", "previous"
 OnGradient = Callable[[Job, torch.Tensor], None]
@@ -134,7 +134,8 @@ class OneByOne:
                 self._norms[id(parameter)] = measured(parameter.grad)
             torch.nn.utils.clip_grads_with_norm_([parameter], job.clip_norm, self._clip_by)
         self.stepped += 1
-        step_one(job.optimizer, self._groups[id(parameter)], parameter)
+        with job.rules.wide(parameter):
+            step_one(job.optimizer, self._groups[id(parameter)], parameter)
         parameter.grad = None
 
     @contextmanager

@@ -14,10 +14,9 @@ from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.core.trace import Trace
 from memfit.hooks import source
+from memfit.hooks.apart import one, why_coupled
 from memfit.jobs import Job
-from memfit.strategies.exact.step_in_backward import one
 from memfit.strategies.exact.step_in_backward.release import PREVIOUS, TWO_PASS, OneByOne
-from memfit.strategies.exact.step_in_backward.separable import why_coupled
 
 
 class StepInBackward:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from memfit.strategies.exact.step_in_backward.one import plain_step, step_one
+from memfit.hooks.apart.one import plain_step, step_one
 
 _KNOWN = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop",
           "Adafactor", "SparseAdam", "Muon")
