@@ -27,10 +27,9 @@ def plan_code(choices: Sequence[Choice], job: Job) -> str:
         if part is None:
             return _needs_memfit(choice, choices)
         parts.append(part)
-    count = max((part.micro_batches for part in parts), default=1)
     for choice, part in zip(ordered(choices), parts, strict=True):
-        if part.whole_backward and (count > 1 or job.clip_norm is not None):
-            return _needs_memfit(choice, choices, " with micro-batches" if count > 1 else " for a job that clips")
+        if part.in_backward and job.clip_norm is not None:
+            return _needs_memfit(choice, choices, " for a job that clips")
     return _module(parts, choices, job)
 
 
@@ -97,7 +96,7 @@ def _make_step(parts: Sequence[CodePart], count: int, job: Job, arguments: str) 
     contexts = [part.context for part in parts if part.context]
     scaler = next((part.scaler for part in parts if part.scaler), "")
     setup += [f"scaler = {scaler}"] if scaler else []
-    body = _step_lines(count, contexts, job, scaled=bool(scaler))
+    body = _step_lines(count, contexts, job, bool(scaler), next((part.in_backward for part in parts if part.in_backward), ""))
     lines = [f"def make_step(model, loss, optimizer{arguments}):",
              '    """`step(batch)` trains once and gives the mean loss; call `make_step` once, before training."""',
              *(f"    {line}" if line else "" for line in setup), "",
@@ -105,7 +104,7 @@ def _make_step(parts: Sequence[CodePart], count: int, job: Job, arguments: str) 
     return "\n".join(lines)
 
 
-def _step_lines(count: int, contexts: Sequence[str], job: Job, *, scaled: bool) -> list[str]:
+def _step_lines(count: int, contexts: Sequence[str], job: Job, scaled: bool, in_backward: str) -> list[str]:
     zero = "optimizer.zero_grad(set_to_none=True)"
     backward = "scaler.scale(value).backward()" if scaled else "value.backward()"
     forward = ["value = loss(model, {batch})"]
@@ -115,10 +114,13 @@ def _step_lines(count: int, contexts: Sequence[str], job: Job, *, scaled: bool) 
     if count > 1:
         inner = [*(line.format(batch="parts[index]") for line in forward),
                  "if share != 1.0:", "    value = value * share",
-                 *(["if total is None:", f"    {zero}"] if before_backward else []), backward,
+                 *(["if total is None:", f"    {zero}"] if before_backward else []),
+                 *([f"{in_backward}.waiting = index != counted[-1][0]"] if in_backward else []), backward,
                  "total = value.detach() if total is None else total + value.detach()", "del value"]
-        run = [f"parts = split(batch, {count})", "total = None", "for index, share in shares(parts, weight):",
-               *(f"    {line}" for line in inner)]
+        counted = "shares(parts, weight)"
+        run = [f"parts = split(batch, {count})", *([f"counted = {counted}"] if in_backward else []), "total = None",
+               f"for index, share in {'counted' if in_backward else counted}:", *(f"    {line}" for line in inner),
+               *(line.format(step=in_backward) for line in _LEFT if in_backward)]
     else:
         run = [*(line.format(batch="batch") for line in forward), *before_backward, backward,
                "total = value.detach()", "del value"]
@@ -138,6 +140,10 @@ def _update_lines(scaled: bool, scheduled: bool) -> list[str]:
         return step
     return ["before = scaler.get_scale()", *step, "if scaler.get_scale() >= before:", "    scheduler.step()"]
 
+
+_LEFT = ("for group in optimizer.param_groups:  # parameters that the last part did not reach",
+         '    for parameter in group["params"]:', "        if parameter.grad is not None:",
+         "            {step}(optimizer, group, parameter)")
 
 _COUNTED = '''
 def {{name}}(part):

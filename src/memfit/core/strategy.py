@@ -104,12 +104,12 @@ class WarmsUp(Protocol):
 class CodePart:
     """A strategy as plain PyTorch source: `prelude` (imports, helpers), `setup` (lines once `model`, `loss` and
     `optimizer` exist), `context` (an expression entered around each forward), and `micro_batches`. `scaler` is an
-    expression for what scales losses; with `whole_backward` the source is right only where one backward makes gradients
-    whole and nothing clips them."""
+    expression for what scales losses; `in_backward` names a function `(optimizer, group, parameter)` of the prelude that
+    hooks call, and that does nothing while its attribute `waiting` is true: such a source cannot clip."""
 
     prelude: str = ""
     setup: str = ""
     context: str = ""
     micro_batches: int = 1
     scaler: str = ""
-    whole_backward: bool = False
+    in_backward: str = ""

@@ -69,7 +69,7 @@ class StepInBackward:
 
     def code(self, settings: Settings) -> CodePart:
         return CodePart(prelude=f"from functools import partial\n{source(one)}\n\n\n{_STEP_NOW}", setup=_SETUP,
-                        whole_backward=True)
+                        in_backward="step_now")
 
 
 def _hook(parameter: torch.Tensor, hook: Any, undo: Undo) -> None:
@@ -88,9 +88,13 @@ _ANY = Device("any", "cpu", 0, {}, 1.0)
 
 _STEP_NOW = '''
 def step_now(optimizer, group, parameter):
-    """The gradient of `parameter` is whole: step it, and let the gradient go."""
-    step_one(optimizer, group, parameter)
-    parameter.grad = None
+    """The gradient of `parameter` is whole, unless other parts will add to it: step it, and let the gradient go."""
+    if not step_now.waiting:
+        step_one(optimizer, group, parameter)
+        parameter.grad = None
+
+
+step_now.waiting = False
 '''.strip()
 
 _SETUP = """
