@@ -23,6 +23,7 @@ from memfit.core.trace import Trace
 from memfit.core.units import parse_size
 from memfit.jobs import Job
 from memfit.jobs.identity import model_hash
+from memfit.plan.dominant import dominant
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.find import Found, find
 from memfit.plan.free import free_bytes
@@ -30,7 +31,7 @@ from memfit.plan.frontier import frontier
 from memfit.plan.gradients import release_note
 from memfit.plan.largest import largest_batch
 from memfit.plan.reasons import left_out, why
-from memfit.plan.room import room
+from memfit.plan.room import away_notes, room
 from memfit.simulate import Simulation, simulate
 
 OnSteps = Callable[[Sequence[Trace], Device], None]
@@ -110,7 +111,8 @@ def make_plan(
         floor_bytes=found.floor_bytes, rejected=_rejected(found, budget_bytes),
         frontier=frontier(explorer, found), largest_batch=largest, took_s=time.perf_counter() - began,
         model_hash=model_hash(explorer.fake.model), memfit_version=memfit.__version__,
-        notes=(*notes, *budget_note, *found.notes, *chosen.trace.notes, *release_note(explorer, chosen)),
+        notes=(dominant(explorer.plain), *notes, *budget_note, *found.notes, *chosen.trace.notes,
+               *release_note(explorer, chosen), *away_notes(chosen.simulation.away)),
         timeline=chosen.simulation.timeline, baseline_timeline=plain.timeline, source=plan_code(chosen.choices, explorer.fake))
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 
 from memfit.apply import conflict, strategies
 from memfit.core.fidelity import Fidelity
 from memfit.core.results import Rejected
 from memfit.core.strategy import Choice, Settings
 from memfit.plan.explore import Candidate, Explorer
+from memfit.plan.mixes import Effect, effect, promising
 from memfit.plan.trust import trusted_seconds
 from memfit.trace.usage import usage
 
 BY_TRACE = ("checkpoint", "recompute")  # chosen on each mix's own trace, by the search
-MOST_MIXES = 40
+MOST_MIXES, LEAST_MIXES = 16, 8
+_TRACED_EVENTS = 40_000  # of all mixes together, about: small steps are cheap to trace
 _FIRST = ("fused-step",)  # may be the base of all mixes
 _LITTLE = 0.93
 
@@ -41,7 +42,9 @@ def variants(explorer: Explorer, allowed: Fidelity, barred: dict[str, str]) -> V
                 base.extend(kept)
             elif kept:
                 useful.append(kept)
-    for choices in _mixes(useful):
+    effects = [[_effect(explorer, choice, base) for choice in kept] for kept in useful]
+    most = min(MOST_MIXES, max(LEAST_MIXES, _TRACED_EVENTS // max(1, len(explorer.plain.trace.events))))
+    for choices in promising(_traced(explorer, base), effects, most):
         candidate = explorer.candidate(_with(base, choices))
         if isinstance(candidate, Candidate):
             found.candidates.append(candidate)
@@ -80,6 +83,8 @@ def _alone(
         candidate = explorer.candidate(_with(base, [choice]))
         if isinstance(candidate, str):
             notes.append(candidate)
+        elif any(_no_better(candidate, _traced(explorer, _with(base, [gentler]))) for gentler in kept):
+            continue
         elif _lowers(candidate, _under(explorer, candidate, choice)):
             found.candidates.append(candidate)
             kept.append(choice)
@@ -90,10 +95,20 @@ def _alone(
     return kept
 
 
+def _effect(explorer: Explorer, choice: Choice, base: Sequence[Choice]) -> Effect:
+    alone = _traced(explorer, _with(base, [choice]))
+    return effect(choice, alone, _under(explorer, alone, choice))
+
+
 def _under(explorer: Explorer, candidate: Candidate, choice: Choice) -> Candidate:
     """What a candidate is without the choice: traced before."""
-    below = explorer.candidate([one for one in candidate.choices if one != choice])
-    return below if isinstance(below, Candidate) else explorer.plain
+    return _traced(explorer, [one for one in candidate.choices if one != choice])
+
+
+def _traced(explorer: Explorer, choices: Sequence[Choice]) -> Candidate:
+    """Choices that were traced before; plain where they cannot be."""
+    found = explorer.candidate(choices)
+    return found if isinstance(found, Candidate) else explorer.plain
 
 
 def _worth_tracing(
@@ -120,6 +135,13 @@ def _lowers(candidate: Candidate, plain: Candidate) -> bool:
     return any(after.get(phase, 0) < peak - little for phase, peak in before.items())
 
 
+def _no_better(candidate: Candidate, other: Candidate) -> bool:
+    """Whether every phase needs as much, in no less time."""
+    peaks, others = _phase_peaks(candidate), _phase_peaks(other)
+    return (candidate.simulation.step_s >= other.simulation.step_s
+            and all(peaks.get(phase, 0) >= peak for phase, peak in others.items()))
+
+
 def _phase_peaks(candidate: Candidate) -> dict[str, int]:
     curve, phases = usage(candidate.trace).curve, candidate.trace.phases
     peaks: dict[str, int] = {}
@@ -128,11 +150,3 @@ def _phase_peaks(candidate: Candidate) -> dict[str, int]:
         if stop > start:
             peaks[name] = max(peaks.get(name, 0), int(curve[start:stop].max()))
     return peaks
-
-
-def _mixes(useful: Sequence[Sequence[Choice]]) -> Iterator[tuple[Choice, ...]]:
-    """Combinations of two and more compatible choices, one a strategy, small mixes first."""
-    options = [(None, *choices) for choices in useful]
-    combined = [tuple(c for c in mix if c is not None) for mix in product(*options)]
-    several = sorted((mix for mix in combined if len(mix) > 1), key=len)
-    yield from [mix for mix in several if conflict(mix) is None][:MOST_MIXES]

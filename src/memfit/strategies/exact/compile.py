@@ -26,6 +26,7 @@ from memfit.trace.compiled import CompiledOnFakes
 from memfit.trace.recorder import RecordingMode
 
 _COMPILERS = ("c++", "g++", "clang++")
+_LEAST_BYTES = 64 * 1024
 _APPLIED = count()
 
 
@@ -56,8 +57,9 @@ class Compile:
         return Fidelity.RESAMPLED if draws else Fidelity.REORDERED  # compiled code draws its own random numbers
 
     def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
-        called = {call.path for call in trace.calls}
-        found = [path for path in blocks(job.model) if path in called]
+        """All blocks that give enough at a time for fused loops to matter."""
+        given = {call.path: sum(trace.storages[index].nbytes for index in call.outputs) for call in trace.calls}
+        found = [path for path in blocks(job.model) if given.get(path, 0) >= _LEAST_BYTES]
         return [{"modules": found}] if found else []
 
     def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
