@@ -55,10 +55,11 @@ def cell(target: str, settings: tuple[str, ...], budget: str) -> dict[str, Any]:
                 "floor_bytes": document["floor_bytes"]}
     if document.get("schema") != "memfit.run/1" or code:
         return {**row, "outcome": "FAILED", "strategies": str(document.get("error", document))[:300]}
-    return {**row, **_run(document)}
+    return {**row, **outcome(document)}
 
 
-def _run(document: dict[str, Any]) -> dict[str, Any]:
+def outcome(document: dict[str, Any]) -> dict[str, Any]:
+    """A run's document as columns: whether it stayed within tensors and resident memory, under an enforced limit."""
     budget, peak, grown = document["budget_bytes"], document["peak_bytes"], document["rss_peak_bytes"]
     allowed = int(1.10 * budget) + 64 * MIB
     plan = document["plan"]

@@ -11,7 +11,7 @@ from memfit.cli.progress import say, step_bar
 from memfit.core.errors import MemfitError
 from memfit.core.results import Plan
 
-_OF_THE_PLAN = ("target", "device", "budget", "fidelity", "strategies", "predicted", "slowdown")
+_OF_THE_PLAN = ("target", "device", "budget", "fidelity", "strategies", "predicted", "slowdown", "notes")
 
 
 @dataclass(frozen=True)
