@@ -144,7 +144,7 @@ def test_a_checkpoint_is_gone_on_from_with_and_without_it(tmp_path: Path, choice
 
 def test_what_it_cannot_do_is_said() -> None:
     assert STRATEGY.choices(job_of("SGD", lr=0.1), trace_step(fake_job(job_of("SGD", lr=0.1), w := FakeWorld()), w), CPU) == []
-    with pytest.raises(UsageError, match="place is 'host'"):
+    with pytest.raises(UsageError, match="on the host already"):
         apply_choices(job_of(), [Choice("offload-optimizer", {"place": "host", "folder": "", "least_bytes": 65536})])
     with pytest.raises(UsageError, match="no folder that can be written to"):
         apply_choices(job_of(), [Choice("offload-optimizer", {"place": "disk", "folder": "/nowhere", "least_bytes": 65536})])
@@ -158,6 +158,54 @@ def test_a_disk_that_fills_half_way_leaves_the_job_as_it_was(monkeypatch: pytest
         apply_choices(job, [CHOICE])
     run_step(plain, plain.batch), run_step(job, job.batch)
     assert all(torch.equal(one, two) and not is_away(two) for one, two in zip(states(plain), states(job), strict=True))
+
+
+def test_for_a_card_one_parameters_states_are_there_at_a_time() -> None:
+    """Traced as a card would run it: the copies to it and back are operators of the step."""
+    explorer = Explorer(job_of(), "rtx3060")
+    host = Choice("offload-optimizer", {"place": "host"})
+    plain, alone, both = explorer.plain, explorer.candidate([host]), explorer.candidate([host, Choice("step-in-backward")])
+    assert not isinstance(alone, str) and not isinstance(both, str)
+    assert alone.simulation.away["host"] == pytest.approx(STATE_BYTES, rel=1e-3)
+    resident = plain.trace.resident_bytes - alone.trace.resident_bytes
+    assert resident == STATE_BYTES
+    for candidate in (alone, both):
+        copies = [op for op in candidate.trace.ops if op.name == "copy_" and op.bytes_moved > 3 * 64 * 1024]
+        assert len(copies) == 12  # three large parameters, two states each, there and back
+        assert candidate.trace.phases[-2][0] == "optimizer" and candidate.simulation.step_s > plain.simulation.step_s
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+@pytest.mark.parametrize("more", [(), ("step-in-backward",)])
+def test_states_that_come_and_go_give_the_same_bits(
+    kind: str, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way a card goes, on the CPU: nothing but the streams is different."""
+    monkeypatch.setattr("memfit.strategies.exact.offload_optimizer.strategy.on_card", lambda _: True)
+    plain, job = (job_of(kind, **OPTIMIZERS[kind]) for _ in range(2))
+    undo = apply_choices(job, [CHOICE, *(Choice(name) for name in more)])
+    for _ in range(3):
+        run_step(plain, plain.batch), run_step(job, job.batch)
+        assert [is_away(one) for one in states(job)] == [one.nbytes >= 64 * 1024 for one in states(job)]
+    undo()
+    run_step(plain, plain.batch), run_step(job, job.batch)
+    assert all(torch.equal(one, two) and not is_away(two) for one, two in zip(states(plain), states(job), strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(plain.model.parameters(), job.model.parameters(), strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card")
+def test_on_a_card_states_are_pinned_on_the_host_and_the_bits_stay() -> None:
+    plain, job = (job_of() for _ in range(2))
+    for one in (plain, job):
+        one.model.to("cuda")
+        one.batch = one.batch.to("cuda")
+    apply_choices(job, [Choice("offload-optimizer", {"place": "host"})])
+    for _ in range(3):
+        run_step(plain, plain.batch), run_step(job, job.batch)
+    assert all(one.is_pinned() for one in states(job) if one.nbytes >= 64 * 1024)
+    assert all(torch.equal(one.cpu(), two.cpu()) for one, two in zip(states(plain), states(job), strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(plain.model.parameters(), job.model.parameters(), strict=True))
 
 
 def test_a_disk_budget_that_is_too_small_is_told_with_the_number() -> None:

@@ -19,12 +19,38 @@ class ParameterState(dict[str, Any]):
     def __init__(self, store: Store, least_bytes: int, values: Iterable[tuple[str, Any]] = ()) -> None:
         super().__init__()
         self._store, self._least_bytes = store, least_bytes
+        self._away: dict[str, torch.Tensor] | None = None  # while its tensors are on a card: where they belong
         for key, value in values:
             self[key] = value
 
     def __setitem__(self, key: str, value: Any) -> None:
-        large = can_move(value) and value.numel() * value.element_size() >= self._least_bytes
-        super().__setitem__(key, moved(value, self._store) if large else value)
+        here = self._away is not None or not self._large(value)
+        super().__setitem__(key, value if here else moved(value, self._store))
+
+    def bring(self, device: torch.device) -> None:
+        """Copies of what is away to the device, for a step; what is put in meanwhile stays there, too."""
+        self._away = {}
+        for key, value in self.items():
+            if isinstance(value, torch.Tensor) and is_away(value) and self._size(value) >= self._least_bytes:
+                self._away[key] = value
+                super().__setitem__(key, _copied_to(device, value))
+
+    def take_away(self) -> None:
+        """The reverse: what a step has written goes back, and what it has made."""
+        away, self._away = self._away or {}, None
+        for key, value in list(self.items()):
+            if key in away and self._large(value):
+                away[key].copy_(value, non_blocking=True)
+                super().__setitem__(key, away[key])
+            else:
+                self[key] = value
+
+    def _large(self, value: Any) -> bool:
+        return can_move(value) and self._size(value) >= self._least_bytes
+
+    @staticmethod
+    def _size(value: torch.Tensor) -> int:
+        return value.numel() * value.element_size()
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         if key not in self:
@@ -99,6 +125,12 @@ def _move(source: dict[str, Any], to: dict[str, Any], change: Callable[[Any], An
     for key in list(source):
         to[key] = change(source[key])
         del source[key]
+
+
+def _copied_to(device: torch.device, value: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        made = torch.empty_like(value, device=device)
+        return made.copy_(value, non_blocking=True)
 
 
 def _ordinary(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """`offload-optimizer`: the optimizer works on states that are not in the device's memory.
 
 On the CPU they are mapped files, which the optimizer steps in place: nothing is copied, and the same operators run on the
-same values. The idea for cards: ZeRO-Offload, Ren et al. 2021, https://arxiv.org/abs/2101.06840.
+same values. Those of a model on a card are on the host, and come for the step of their parameter (`staging`). The idea for
+cards: ZeRO-Offload, Ren et al. 2021, https://arxiv.org/abs/2101.06840.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.core.trace import Trace
 from memfit.hardware.disks import offload_folder, why_unsuitable
+from memfit.hooks.apart import why_coupled
 from memfit.hooks.away import Store, zeros_away
 from memfit.jobs import Job
-from memfit.jobs.away import DISK
+from memfit.jobs.away import DISK, HOST, on_card
+from memfit.strategies.exact.offload_optimizer.staging import Staging
 from memfit.strategies.exact.offload_optimizer.states import AwayStates
 
 _LEAST_BYTES = 64 * 1024  # below that a file of its own is mostly page ends
 
 
 class OffloadOptimizer:
-    """`place` is `disk`; `folder` is where the files are made (by default where temporary files go); tensors of `least_bytes`
-    and more are moved."""
+    """`place` is `disk`, or `host` beside a card; `folder` is where files are made (by default where temporary files go);
+    tensors of `least_bytes` and more are moved."""
 
     name = "offload-optimizer"
     settings: tuple[str, ...] = ("place",)
@@ -40,28 +43,35 @@ class OffloadOptimizer:
     same_states = True  # a checkpoint written with it can be gone on from without it
 
     def excluded(self, job: Job, target: Device) -> str | None:
-        if target.kind not in ("cpu", "any"):
-            return f"not chosen for {target.kind} devices"
-        return why_unsuitable(offload_folder())
+        if target.kind == "cpu":
+            return why_unsuitable(offload_folder())
+        return _why_not_staged(job.optimizer)
 
     def fidelity(self, job: Job, settings: Settings) -> Fidelity:
         return Fidelity.BITWISE
 
     def choices(self, job: Job, trace: Trace, target: Device) -> Sequence[Settings]:
         large = any(one.category == "optimizer_state" and one.nbytes >= _LEAST_BYTES for one in trace.storages)
-        return [{"place": DISK}] if large else []
+        return [{"place": HOST if target.kind == "cuda" else DISK}] if large else []
 
     def apply(self, job: Job, settings: Settings, undo: Undo) -> None:
-        if settings["place"] != DISK:
-            raise UsageError(f"offload-optimizer: place is {settings['place']!r}", f"on the CPU it is {DISK!r}")
+        optimizer = job.optimizer
+        card = any(on_card(parameter) for parameter in job.model.parameters())
+        reason = _why_not_staged(optimizer) if card else None
+        if reason or (settings["place"] == HOST and not card):
+            raise UsageError(f"offload-optimizer: {reason or 'states of a model on the CPU are on the host already'}",
+                             "leave it out of the plan" if reason else f"place is {DISK!r} there")
         store = Store(settings["place"], str(settings.get("folder", "")))
         least_bytes = _size(settings.get("least_bytes", _LEAST_BYTES))
-        optimizer, mapping = job.optimizer, partial(AwayStates, store, least_bytes)
+        mapping = partial(AwayStates, store, least_bytes)
         undo.push(partial(_put_back_states, optimizer))
         _replace_states(optimizer, mapping())
         handle = optimizer.register_load_state_dict_post_hook(partial(_loaded, mapping))
         undo.push(handle.remove)
-        _create_away(optimizer, partial(zeros_away, store, least_bytes), undo)
+        if card:
+            Staging(optimizer).install(undo)
+        else:
+            _create_away(optimizer, partial(zeros_away, store, least_bytes), undo)
 
     def code(self, settings: Settings) -> CodePart | None:
         return None
@@ -71,6 +81,13 @@ def _size(value: object) -> int:
     if not isinstance(value, int) or value < 1:
         raise UsageError(f"offload-optimizer: least_bytes is {value!r}", f"give a number of bytes, such as {_LEAST_BYTES}")
     return value
+
+
+def _why_not_staged(optimizer: torch.optim.Optimizer) -> str | None:
+    """One line if an optimizer's states cannot come to a card parameter by parameter."""
+    if not hasattr(optimizer, "_init_group"):
+        return f"{type(optimizer).__name__} looks up its states in a way of its own"
+    return why_coupled(optimizer)
 
 
 def _replace_states(optimizer: torch.optim.Optimizer, states: AwayStates) -> None:
