@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from memfit.core.errors import UsageError
 from memfit.core.strategy import Choice
@@ -71,6 +72,21 @@ def test_the_first_module_out_of_range_is_named_and_nothing_is_left(
     assert [p.grad is not None for p in job.model.parameters()] == [True] + [False] * (len(list(job.model.parameters())) - 1)
     assert job.model[0].inner.weight.grad is kept and bool((kept == 7.0).all())
     assert not any(module._forward_hooks for module in job.model.modules())
+
+
+class Reentrant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block = nn.Linear(16, 16), Block()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.block, self.first(x), use_reentrant=True)
+
+
+def test_models_that_backward_cannot_be_looked_at_of_train_all_the_same() -> None:
+    job = job_of(Reentrant())
+    with Session(job, [HALF], profile_peaks=False) as session:
+        assert not session.notes and session.step().loss > 0
 
 
 def test_a_run_that_ends_there_says_where() -> None:

@@ -7,7 +7,7 @@ outputs only, so no parameter gets one and no hook of an optimizer runs; buffers
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -51,7 +51,7 @@ def half_by_accident(model: nn.Module) -> str | None:
 
 def first_not_finite(job: Job) -> str | None:
     """One line naming the first module, in the order of computation, whose output is not finite; else, in that of
-    backward, the first whose output's gradient is not. Raises what the job's own code raises."""
+    backward, the first whose output's gradient is not. Raises what the job's own code raises in forward."""
     part = _counted_part(job)
     if part is None:
         return None
@@ -63,7 +63,8 @@ def first_not_finite(job: Job) -> str | None:
         if not seen.line and not bool(torch.isfinite(loss.detach()).all()):
             seen.line = f"the loss is {float(loss.detach())}, though the output of every module is finite"
         if not seen.line and seen.sources:
-            torch.autograd.grad(loss, seen.sources, allow_unused=True)
+            with suppress(RuntimeError):  # reentrant checkpoints refuse it; whatever else fails will fail in the step
+                torch.autograd.grad(loss, seen.sources, allow_unused=True)
     finally:
         seen.sources.clear()
         state.put_back()
