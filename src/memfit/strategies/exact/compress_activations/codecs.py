@@ -57,7 +57,7 @@ def pack_blocks(flat: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tens
         lacking = -values.numel() % block
         values = (F.pad(values, (0, lacking)) if lacking else values).view(-1, block)
         first, last = start // block, -(-stop // block)
-        low, high = torch.aminmax(values, dim=1)
+        low, high = values.amin(1), values.amax(1)
         least[first:last] = low
         step[first:last] = high.sub_(low).div_(2**bits - 1)
         per_step = step[first:last].reciprocal().nan_to_num_(0.0, 0.0).unsqueeze(1)  # of equal numbers, all have code 0

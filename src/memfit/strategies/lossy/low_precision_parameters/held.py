@@ -59,26 +59,28 @@ class HeldLow:
             yield
             return
         held, gradient = parameter.data, parameter.grad
-        numbers = self.exact(parameter)
-        _exchange(parameter, numbers, gradient.float())
+        _exchange(parameter, self.exact(parameter), gradient.float())
+        if self._job.zero_grad == "after_step":  # nobody looks at it any more
+            gradient = None
         try:
             _float_states(self._job.optimizer, parameter)
             yield
         finally:
+            numbers = parameter.data
             _exchange(parameter, held, gradient)
         self._hold(parameter, held, numbers)
 
     @contextmanager
     def stepped(self) -> Iterator[None]:
         optimizer = self._job.optimizer
-        hidden: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for group in optimizer.param_groups:
-            for parameter in list(group["params"]):
-                if id(parameter) in self._place and parameter.grad is not None:
-                    with self.wide(parameter):
-                        step_one(optimizer, group, parameter)
-                    hidden.append((parameter, parameter.grad))
-                    parameter.grad = None
+        ready = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]
+                 if id(parameter) in self._place and parameter.grad is not None]
+        hidden: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        for group, parameter in sorted(ready, key=lambda one: one[1].numel()):  # the largest when others' gradients are gone
+            with self.wide(parameter):
+                step_one(optimizer, group, parameter)
+            hidden.append((parameter, parameter.grad))
+            parameter.grad = None
         try:
             yield
         finally:
@@ -160,7 +162,7 @@ def _stretches(count: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + length, count)
 
 
-def _exchange(parameter: torch.Tensor, numbers: torch.Tensor, gradient: torch.Tensor) -> None:
+def _exchange(parameter: torch.Tensor, numbers: torch.Tensor, gradient: torch.Tensor | None) -> None:
     """A gradient must have its parameter's dtype at any time."""
     parameter.grad = None
     parameter.data = numbers
