@@ -69,17 +69,12 @@ def classify(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return F.cross_entropy(given.flatten(0, -2), batch["labels"].flatten())
 
 
-def samples(batch: dict[str, torch.Tensor]) -> float:
-    """Samples of a batch: each counts the same."""
-    return float(batch["labels"].numel())
-
-
 def _job(make: object, batch: dict[str, torch.Tensor]) -> memfit.Job:
     def model() -> nn.Module:
         torch.manual_seed(0)
         return make()  # type: ignore[operator]
 
-    return memfit.Job(model, classify, batch, lambda parameters: torch.optim.AdamW(parameters, lr=1e-4), weight=samples)
+    return memfit.Job(model, classify, batch, lambda parameters: torch.optim.AdamW(parameters, lr=1e-4))
 
 
 def states(width: int = 4096, depth: int = 2) -> memfit.Job:

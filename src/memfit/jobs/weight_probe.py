@@ -58,17 +58,22 @@ def probe_weight(job: Job) -> WeightFinding:
     reason = batches.why_unsplittable(job.batch)
     if reason:
         raise UsageError(f"the batch cannot be split into micro-batches: {reason}", "leave micro-batches out")
-    tried = [job.weight] if job.weight is not None else candidates(job.batch)
+    tried = weights_of(job)
     with random_state_kept(), _buffers_kept(job.model), _batch_norm_by_statistics(job.model), dropout_off(job.model):
         cases = _cases(job)
     tolerance = _HALF_TOLERANCE if _is_half(job.model) else _TOLERANCE
     differences: list[tuple[str, float]] = []
     for weight in tried:
         difference = max(_difference(case, weight) for case in cases)
-        differences.append((_name(weight), difference))
+        differences.append((name_of(weight), difference))
         if difference <= tolerance:
-            return WeightFinding(weight, _name(weight), tuple(differences), tolerance)
+            return WeightFinding(weight, name_of(weight), tuple(differences), tolerance)
     return WeightFinding(None, None, tuple(differences), tolerance)
+
+
+def weights_of(job: Job) -> list[Weight]:
+    """The weights to try: the job's own, or the usual ones."""
+    return [job.weight] if job.weight is not None else list(candidates(job.batch))
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,8 @@ def _is_half(model: nn.Module) -> bool:
     return any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
 
 
-def _name(weight: Weight) -> str:
+def name_of(weight: Weight) -> str:
+    """What people read of a weight; two of a job's are never called alike."""
     names = {"label_count": "labels", "shifted_label_count": "labels without each row's first",
              "sample_count": "samples"}
     name = getattr(weight, "__name__", "weight")

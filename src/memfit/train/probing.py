@@ -14,11 +14,13 @@ from torch import nn
 
 from memfit.core.errors import MemfitError
 from memfit.jobs import Job, batches
-from memfit.jobs.weight_probe import probe_weight
+from memfit.jobs.weight_probe import Weight, name_of, probe_weight, weights_of
+from memfit.launch import lift_data_limit
 
 MICRO_BATCHES = "micro-batches"
 _LATER = f"{MICRO_BATCHES} check it before the first step"
 _TIMEOUT_S = 60.0
+_PASSES = "passes"
 
 
 def barred_strategies(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -33,6 +35,23 @@ def barred_strategies(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
     if reason is None:
         return {}, ("weight not checked: the probe gave no answer",)
     return ({MICRO_BATCHES: reason}, ()) if reason else ({}, ())
+
+
+def probed_in_child(job: Job) -> tuple[Weight | None, str]:
+    """The weight that passes, or why none does, seen by a child that no limit holds."""
+    if not hasattr(os, "fork"):
+        return None, "its weight cannot be checked in the memory that there is"
+    told = in_child(lambda: _told(job))
+    kind, _, text = (told or "").partition(":")
+    if kind != _PASSES:
+        return None, text or "the check of its weight gave no answer"
+    return next(one for one in weights_of(job) if name_of(one) == text), ""
+
+
+def _told(job: Job) -> str:
+    lift_data_limit()
+    finding = probe_weight(job)
+    return f"{_PASSES}:{finding.name}" if finding.weight is not None else f"none:{finding.reason}"
 
 
 def in_child(ask: Callable[[], str]) -> str | None:

@@ -12,18 +12,19 @@ from typing import Any
 import torch
 
 from memfit.apply import apply_choices
-from memfit.core.errors import UsageError
+from memfit.core.errors import RanOutOfMemory, UsageError
 from memfit.core.results import Plan
 from memfit.core.strategy import Choice, Undo
 from memfit.jobs import Job, batches, run_step
 from memfit.jobs.identity import model_hash
 from memfit.jobs.job import check_optimizer
 from memfit.jobs.step import StepResult
-from memfit.jobs.weight_probe import probe_weight
+from memfit.jobs.weight_probe import Weight, probe_weight
 from memfit.jobs.weights import IGNORED, labels
 from memfit.monitor.step_peaks import StepPeaks
 from memfit.train.failures import NotFinite, told_half_done, told_to_user
 from memfit.train.precision import PRECISION, precision_notes
+from memfit.train.probing import probed_in_child
 from memfit.train.step_state import StepState
 
 MICRO_BATCHES = "micro-batches"
@@ -212,12 +213,21 @@ class Session:
         if reason is not None:
             self._note(f"{MICRO_BATCHES} left out where a batch cannot be split: {reason}; their weight is not checked")
             return
-        with told_to_user("checking the weight of micro-batches"):
-            finding = probe_weight(self.job)
-        if finding.weight is None:
-            raise UsageError(f"{MICRO_BATCHES} would change the result: {finding.reason}",
+        weight, reason = self._probed()
+        if weight is None:
+            raise UsageError(f"{MICRO_BATCHES} would change the result: {reason}",
                              "plan without micro-batches, or give Job(weight=...) with what its mean is taken over")
-        self.job.weight = finding.weight
+        self.job.weight = weight
+
+    def _probed(self) -> tuple[Weight | None, str]:
+        """The weight that passes, or why none does. A few samples at once can be more than a budget for micro-batches
+        holds: then a child without the limit looks."""
+        try:
+            with told_to_user("checking the weight of micro-batches"):
+                finding = probe_weight(self.job)
+                return finding.weight, finding.reason
+        except RanOutOfMemory:
+            return probed_in_child(self.job)
 
     def _note(self, line: str) -> None:
         if line not in self.notes:
