@@ -163,6 +163,34 @@ def test_autocast_and_sixteen_bit_parameters() -> None:
     close(*both(lambda m, b: FORMS["view"](m(b["ids"]), b["labels"]), dtype=torch.bfloat16), tolerance=1e-2)
 
 
+@pytest.mark.parametrize("form", ["mean", "sum", "smoothed", "all ignored"])
+def test_float16_gradients_do_not_vanish_though_they_are_made_before_the_loss_is_scaled(form: str) -> None:
+    """4096 rows over 4096 classes: a row's gradient by its logits is 6e-8 in most places, float16's smallest number."""
+    classes, half = 4096, Choice("autocast", {"dtype": "float16"})
+    how = {"mean": {}, "sum": {"reduction": "sum"}, "smoothed": {"label_smoothing": 0.1}, "all ignored": {}}[form]
+    batch = batch_of(classes, 8, 512, "none" if form == "all ignored" else "all")
+
+    def loss(model: nn.Module, data: dict[str, torch.Tensor]) -> torch.Tensor:
+        value = F.cross_entropy(model(data["ids"]).flatten(0, 1), data["labels"].flatten(), **how)
+        return value * 1e-3 if form == "sum" else value
+
+    found: list[dict[str, torch.Tensor]] = []
+    for choices in ([], [half], [half, Choice("chunked-loss", {"rows": 256, "module": "head"})]):
+        torch.manual_seed(0)
+        job = Job(Tiny(classes, False, True, 32), loss, batch, lambda parameters: torch.optim.SGD(parameters, lr=0.0))
+        apply_choices(job, choices)
+        seen: dict[str, torch.Tensor] = {}
+        names = dict(job.model.named_parameters())
+        note = lambda seen=seen, names=names: seen.update((name, p.grad.clone()) for name, p in names.items())  # noqa: E731
+        while run_step(job, job.batch, on_gradients=note).skipped:
+            pass
+        found.append(seen)
+    exact, plain, chunked = found
+    for name, gradient in exact.items():
+        allowed = 1.5 * (plain[name] - gradient).norm() + 1e-4 * gradient.norm()
+        assert (chunked[name] - gradient).norm() <= allowed, name
+
+
 def test_without_a_graph_and_twice_backward() -> None:
     torch.manual_seed(0)
     model = Tiny(CLASSES, True, True)

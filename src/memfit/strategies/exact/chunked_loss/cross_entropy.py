@@ -45,7 +45,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             sums.add_all(target)
             gradients = sums.gradients()
-        ctx.save_for_backward(*gradients)
+        ctx.save_for_backward(*gradients, sums.enlarged)
         return sums.loss()
 
     @staticmethod
@@ -54,14 +54,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: Any, *grad_outputs: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
         (grad,) = grad_outputs
+        *gradients, enlarged = ctx.saved_tensors
         # In place: a copy of the head's gradient would be as large as the head. It marks the saved tensors as
         # changed, so that a second backward through this graph raises instead of being wrong.
-        scaled = [None if one is None else one.mul_(grad.to(one.dtype)) for one in ctx.saved_tensors]
+        if enlarged is None:
+            scaled = [None if one is None else one.mul_(grad.to(one.dtype)) for one in gradients]
+        else:  # the scale of the loss may be beyond the range of float16: in float32
+            factor = grad / enlarged
+            scaled = [None if one is None else one.float().mul_(factor).half() for one in gradients]
         return (*scaled, None, None)
 
 
+_LARGEST = 2.0**14  # a quarter of float16's range
+
+
 class _Sums:
-    """The loss and the gradients of hidden, weight and bias, summed over chunks of rows."""
+    """The loss and the gradients of hidden, weight and bias, summed over chunks of rows.
+
+    In float16 gradients are made before the loss is scaled, and would vanish: they are made `enlarged` times, by what no
+    sum of a chunk's rows can carry out of range.
+    """
 
     def __init__(
         self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, settings: CrossEntropySettings,
@@ -72,6 +84,7 @@ class _Sums:
         self.dtype = torch.promote_types(hidden.dtype, torch.float32)
         self.total = torch.zeros((), dtype=self.dtype, device=hidden.device)
         self.count = 0
+        self.enlarged = _room(hidden, settings.rows) if hidden.dtype == torch.float16 and any(self.needs) else None
         self.grad_hidden: torch.Tensor | None = None
         self.grad_weight = torch.zeros_like(weight, dtype=self.dtype) if self.needs[1] else None
         self.grad_bias = torch.zeros_like(bias, dtype=self.dtype) if bias is not None and self.needs[2] else None
@@ -89,9 +102,13 @@ class _Sums:
         return self.total / self.count if self.settings.mean else self.total
 
     def gradients(self) -> tuple[torch.Tensor | None, ...]:
-        weight = None if self.grad_weight is None else self.grad_weight.to(self.weight.dtype)
-        self.grad_weight = None
-        bias = None if self.grad_bias is None else self.grad_bias.to(self.weight.dtype)
+        """Of the dtypes of their tensors; in float16 the sums stay in float32 until their scale is known."""
+        weight, bias, self.grad_weight = self.grad_weight, self.grad_bias, None
+        if self.enlarged is None:
+            weight = None if weight is None else weight.to(self.weight.dtype)
+            bias = None if bias is None else bias.to(self.weight.dtype)
+        elif self.settings.mean:
+            self.enlarged *= max(self.count, 1)
         return self.grad_hidden, weight, bias
 
     def _add(self, target: torch.Tensor, rows: slice | torch.Tensor) -> None:
@@ -115,10 +132,15 @@ class _Sums:
 
     def _logit_gradient(self, exponentials: torch.Tensor, wanted: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
         """The gradient by the logits, in their place."""
-        scale = 1 / self.count if self.settings.mean else 1.0
         smoothing = self.settings.smoothing
+        if self.enlarged is not None:
+            scale: Any = self.enlarged
+            known = torch.full_like(sums, smoothing - 1.0).mul_(scale)
+        else:
+            scale = 1 / self.count if self.settings.mean else 1.0
+            known = torch.full_like(sums, -scale * (1 - smoothing))
         gradient = exponentials.mul_(scale / sums)
-        gradient.scatter_add_(1, wanted, torch.full_like(sums, -scale * (1 - smoothing)))
+        gradient.scatter_add_(1, wanted, known)
         return gradient.sub_(scale * smoothing / gradient.shape[1]) if smoothing else gradient
 
     def _add_gradients(self, hidden: torch.Tensor, gradient: torch.Tensor, rows: slice | torch.Tensor) -> None:
@@ -135,6 +157,13 @@ class _Sums:
                 torch.mm(gradient, self.weight, out=self.grad_hidden[rows])
             else:
                 self.grad_hidden.index_copy_(0, rows, gradient @ self.weight)
+
+
+def _room(hidden: torch.Tensor, rows: int) -> torch.Tensor:
+    """How much larger a row's gradient by its logits (at most 1) may be made, so that sums of `rows` of them, weighted by
+    the hidden features, stay within float16 (a float32 scalar)."""
+    largest = torch.linalg.vector_norm(hidden, float("inf")).float()
+    return (_LARGEST / (min(rows, len(hidden)) * largest.clamp_min(2.0**-8))).clamp_max(2.0**12)
 
 
 def _kept(target: torch.Tensor, ignore_index: int) -> torch.Tensor | None:
