@@ -15,6 +15,7 @@ import itertools
 import json
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -36,7 +37,7 @@ from results_file import append_rows, read_rows
 RESULTS = Path(__file__).parent / "results" / "reduced_curves.csv"
 FIELDS = ("recipe", "settings", "strategy", "choice", "seed", "steps", "loss_start", "loss_end", "curve", "seconds", "torch")
 RECIPES: dict[str, dict[str, Any]] = {  # small batches, so that 300 steps do not learn the data by heart
-    "vit-mini": {"batch": 32, "lr": 5e-4},
+    "vit-mini": {"batch": 32, "lr": 1e-4},
     "bert-mini": {"batch": 8, "seq": 64, "task": "mlm"},
     "gpt-mini": {"batch": 4, "seq": 128},
 }
@@ -93,31 +94,38 @@ def row(recipe: str, name: str, seed: int, steps: int) -> dict[str, Any]:
 
 def lacking(given: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     """Runs without a row yet; every strategy with one seed before the next."""
-    known = {(one["recipe"], one["strategy"], int(one["seed"]), int(one["steps"])) for one in read_rows(RESULTS)}
+    known = {(one["recipe"], one["settings"], one["strategy"], int(one["seed"]), int(one["steps"]))
+             for one in read_rows(RESULTS)}
     for seed, recipe in itertools.product(given.seeds, given.recipes):
         for name in [PLAIN, *(given.strategies or lossy(recipe))]:
-            if (recipe, name, seed, given.steps) not in known:
+            if (recipe, json.dumps(RECIPES[recipe]), name, seed, given.steps) not in known:
                 yield recipe, name, seed
 
 
 def summary(rows: Iterable[dict[str, str]]) -> list[list[str]]:
-    """For each recipe and strategy: how far the ends lie from plain's of the same seed, and plain's own spread."""
-    ends = {(r["recipe"], r["strategy"], r["seed"]): float(r["loss_end"]) for r in rows if int(r["steps"]) >= STEPS}
+    """For each job and strategy: how far the ends lie from plain's of the same seed, and plain's own spread."""
+    ends: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for one in rows:
+        if int(one["steps"]) >= STEPS:
+            ends[one["recipe"], one["settings"], one["strategy"]][one["seed"]] = float(one["loss_end"])
     told = []
-    for recipe, name in sorted({(recipe, name) for recipe, name, _ in ends if name != PLAIN}):
-        seeds = sorted(seed for one, other, seed in ends if (one, other) == (recipe, name) and (recipe, PLAIN, seed) in ends)
-        if not seeds:
-            continue
-        plain = [ends[recipe, PLAIN, seed] for seed in seeds]
-        apart = [ends[recipe, name, seed] / base - 1 for seed, base in zip(seeds, plain, strict=True)]
-        spread = (max(plain) - min(plain)) / statistics.fmean(plain)
-        told.append([recipe, name, len(seeds), f"{statistics.fmean(plain):.4f}", f"{100 * statistics.fmean(apart):+.2f} %",
-                     f"{100 * max(apart, key=abs):+.2f} %", f"{100 * spread:.1f} %" if len(seeds) > 1 else "one seed"])
+    for (recipe, settings, name), found in sorted(ends.items()):
+        plain = ends.get((recipe, settings, PLAIN), {})
+        seeds = sorted(set(found) & set(plain))
+        if name != PLAIN and seeds:
+            apart = [found[seed] / plain[seed] - 1 for seed in seeds]
+            told.append([recipe, f"`{settings}`", name, len(seeds), f"{statistics.fmean(plain.values()):.4f}",
+                         f"{100 * statistics.fmean(apart):+.2f} %", f"{100 * max(apart, key=abs):+.2f} %", _spread(plain)])
     return told
 
 
+def _spread(plain: dict[str, float]) -> str:
+    ends = plain.values()
+    return f"{100 * (max(ends) - min(ends)) / statistics.fmean(ends):.1f} %" if len(ends) > 1 else "one seed"
+
+
 def write_table() -> None:
-    head = ("recipe", "strategy", "seeds", "plain's last loss", "mean difference", "largest", "plain's seeds apart")
+    head = ("recipe", "settings", "strategy", "seeds", "plain's last loss", "mean difference", "largest", "plain's seeds apart")
     told = ("Differences of the mean training loss of the last 50 of 300 steps, against plain of the same seed; "
             "`plain's seeds apart` is the distance from plain's best to its worst seed.")
     lines = [*heading("Training curves under reduced results", "python benchmarks/reduced_curves.py"), told, "",

@@ -16,7 +16,7 @@ from memfit.core.device import Device
 from memfit.core.errors import UsageError
 from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import Choice
-from memfit.hooks.moments import codecs, optimizers, tables
+from memfit.hooks.moments import codecs, kept_float32, optimizers, tables
 from memfit.jobs import Job, run_step
 from memfit.monitor.measure import measure_step
 from memfit.simulate import simulate
@@ -121,7 +121,8 @@ def test_training_is_close_and_small_tensors_step_bit_for_bit(kind: str, name: s
     assert close(train(plain, 4), train(job, 4), 0.03 if "4bit" in name else 0.001)
     assert strategy(name).fidelity(job, {}) is Fidelity.REDUCED
     large = [state for state in states(job) if "exp_avg_codes" in state or state["exp_avg"].dtype is torch.bfloat16]
-    assert len(large) == 2  # of 12,576 and 18,432 elements; the last layer has 1,536
+    assert len(large) == 2  # of 12,576 and 18,432 elements
+    assert kept_float32(job.model, job.optimizer) == {"1.bias": 192, "3.weight": 1536, "3.bias": 8}
     one, other = job_of(), job_of()
     apply_choices(other, [Choice(name)])
     train(one, 1), train(other, 1)

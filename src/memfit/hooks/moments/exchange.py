@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.optim import Adam, AdamW
 
 from memfit.core.strategy import Undo
@@ -38,6 +39,13 @@ def why_not(optimizer: torch.optim.Optimizer) -> str | None:
     if not any(is_large(parameter) for parameter in held):
         return f"every tensor that the optimizer steps has fewer than {LEAST_ELEMENTS} elements"
     return None
+
+
+def kept_float32(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """The tensors whose moments stay as they are under every strategy that codes them, by name, with their elements."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return {name: parameter.numel() for name, parameter in model.named_parameters()
+            if id(parameter) in held and not is_large(parameter)}
 
 
 def exchange(optimizer: Any, kinds: tuple[type, type], undo: Undo) -> None:

@@ -16,7 +16,7 @@ LEAST_ELEMENTS = 4096
 """Smaller tensors (biases, normalisations) keep float32 moments: they are sensitive, and weigh nothing."""
 _LEAST_STRETCH = 1 << 17  # elements: fills two cores, and a few such tensors stay in the caches
 _NOISE = 1 << 16  # random numbers a parameter and moment, used again for every so many elements
-_PARTS = 32  # of the largest parameter: so decoded moments are small against it
+_PARTS = 64  # of the largest parameter: so decoded moments are small against it
 
 
 class CodedAdam(Adam):
