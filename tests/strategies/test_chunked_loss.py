@@ -153,6 +153,31 @@ def test_any_other_use_of_the_logits_is_right(use: str) -> None:
     close(*both(lambda m, b: OTHER[use](m(b["ids"]), b["labels"])))
 
 
+Z_LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "function": lambda x, t: F.cross_entropy(x.flatten(0, 1), t.flatten()) + 1e-2 * torch.logsumexp(x, -1).square().mean(),
+    "method, kept dimension": lambda x, t: x.logsumexp(dim=(-1,), keepdim=True).square().sum(),
+    "classes second": lambda x, t: torch.logsumexp(x.transpose(1, 2), 1)[t != -100].square().mean(),
+}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("form", Z_LOSSES)
+def test_z_loss_in_chunks(form: str, tied: bool) -> None:
+    close(*both(lambda model, batch: Z_LOSSES[form](model(batch["ids"]), batch["labels"]), tied=tied))
+
+
+def test_z_loss_never_makes_the_logits() -> None:
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return Z_LOSSES["function"](model(batch["ids"]), batch["labels"])
+
+    job = Job(Tiny(8192, False, False), loss, batch_of(8192, 8, 128), torch.optim.SGD)
+    world = FakeWorld()
+    fake = fake_job(job, world)
+    apply_choices(fake, [Choice("chunked-loss", {"rows": 64, "module": "head"})])
+    trace = trace_step(fake, world)
+    assert max(storage.nbytes for storage in trace.storages) < 8 * 128 * 8192 * 4 / 8
+
+
 def test_autocast_and_sixteen_bit_parameters() -> None:
     def under_autocast(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):

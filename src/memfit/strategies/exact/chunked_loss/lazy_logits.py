@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from memfit.strategies.exact.chunked_loss.cross_entropy import CrossEntropySettings, linear_cross_entropy
+from memfit.strategies.exact.chunked_loss.logsumexp import linear_logsumexp
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class LinearCall:
 
 class LazyLogits(torch.Tensor):
     """Looks like the outputs of a linear layer and has no memory. Reshaping, slicing rows, casting and moving the
-    classes to dimension 1 stay lazy; `F.cross_entropy` runs in chunks; everything else computes the outputs, once."""
+    classes to dimension 1 stay lazy; `F.cross_entropy` and `logsumexp` run in chunks; everything else computes the outputs,
+    once."""
 
     memfit_call: LinearCall
     memfit_full: torch.Tensor | None
@@ -239,6 +241,17 @@ def _cross_entropy(
     return loss.to(torch.promote_types(wide, call.dtypes[-1]))
 
 
+def _logsumexp(lazy: LazyLogits, dim: Any = None, keepdim: bool = False) -> Any:
+    call = lazy.memfit_call
+    dims = dim if isinstance(dim, (tuple, list)) else (dim,)
+    classes = 1 if call.moved else lazy.ndim - 1
+    if len(dims) != 1 or not isinstance(dims[0], int) or dims[0] % lazy.ndim != classes:
+        return NotImplemented
+    sums = linear_logsumexp(call.operands()[0].flatten(0, -2), *call.operands()[1:], call.rows)
+    sums = sums.reshape(call.hidden.shape[:-1]).to(call.dtypes[-1])
+    return sums.unsqueeze(classes) if keepdim else sums
+
+
 _T = torch.Tensor
 
 _PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "layout", "is_cuda", "is_cpu",
@@ -251,7 +264,7 @@ _FACTS: set[Any] = {  # what can be said without computing
 }
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
-    F.cross_entropy: _cross_entropy,
+    F.cross_entropy: _cross_entropy, _T.logsumexp: _logsumexp, torch.logsumexp: _logsumexp,
     _T.view: _view, _T.reshape: _view, torch.reshape: _view, _T.flatten: _flatten, torch.flatten: _flatten,
     _T.__getitem__: _index, _T.transpose: _transpose, torch.transpose: _transpose, _T.swapaxes: _transpose,
     _T.permute: _permute, torch.permute: _permute,

@@ -14,7 +14,7 @@ from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.core.trace import ModuleCall, Trace
 from memfit.hooks import override_forward, source
 from memfit.jobs import Job
-from memfit.strategies.exact.chunked_loss import cross_entropy, lazy_logits
+from memfit.strategies.exact.chunked_loss import cross_entropy, lazy_logits, logsumexp
 
 LEAST_CLASSES = 4096
 _CARRIERS = ("_to_copy", "clone", "copy", "copy_")  # casts and copies on the way from the head to the loss
@@ -67,7 +67,7 @@ class ChunkedLoss:
         return f"{path!r} has {classes} outputs, and gains nothing below {LEAST_CLASSES}" if classes < LEAST_CLASSES else None
 
     def code(self, settings: Settings) -> CodePart:
-        return CodePart(prelude="from functools import partial\n" + source(cross_entropy, lazy_logits),
+        return CodePart(prelude="from functools import partial\n" + source(cross_entropy, logsumexp, lazy_logits),
                         setup=_SETUP.format(path=settings["module"], rows=settings["rows"]))
 
 
