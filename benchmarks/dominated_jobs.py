@@ -77,7 +77,7 @@ def _job(make: object, batch: dict[str, torch.Tensor]) -> memfit.Job:
     return memfit.Job(model, classify, batch, lambda parameters: torch.optim.AdamW(parameters, lr=1e-4))
 
 
-def states(width: int = 4096, depth: int = 2) -> memfit.Job:
+def states(width: int = 4096, depth: int = 4) -> memfit.Job:
     """Parameters, gradients and states: wide layers and a single sample."""
     return _job(lambda: Mlp(width, depth), {"x": _features(1, width), "labels": _ids(10, 1)})
 
