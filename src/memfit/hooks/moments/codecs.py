@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 
-from memfit.hooks.moments.tables import Table, dynamic_levels, linear_levels, table
+from memfit.hooks.moments.tables import dynamic_levels, linear_levels, table
 
 Parts = Mapping[str, torch.Tensor]
 _LEAST = torch.finfo(torch.float32).tiny  # a block of zeros has some scale
@@ -26,6 +26,10 @@ class Codec(Protocol):
 
     @property
     def block(self) -> int: ...
+
+    def prepare(self, device: torch.device) -> None:
+        """Make what all moments on the device share, before a step is counted."""
+        ...
 
     def zeros(self, like: torch.Tensor) -> dict[str, torch.Tensor]:
         """A moment of zeros for a parameter `like`."""
@@ -58,6 +62,9 @@ class Levels:
         """Numbers in a byte."""
         return 2 if len(self.levels) <= 16 else 1
 
+    def prepare(self, device: torch.device) -> None:
+        table(self.levels, device)
+
     def zeros(self, like: torch.Tensor) -> dict[str, torch.Tensor]:
         return _block_zeros(like, self.block, self.packed)
 
@@ -65,21 +72,18 @@ class Levels:
         codes, scale = _stretch(parts, start, stop, self.block, self.packed)
         if self.packed == 2:
             codes = torch.stack((codes >> 4, codes & 15), dim=1).view(-1)
-        values = self._table(codes).decode(codes)
+        values = table(self.levels, codes.device).decode(codes)
         values.view(-1, self.block).mul_(scale.unsqueeze(1))
         return values[: stop - start]
 
     def write(self, parts: Parts, start: int, stop: int, values: torch.Tensor, noise: torch.Tensor | None) -> None:
         into, scale = _stretch(parts, start, stop, self.block, self.packed)
         values = _scaled(values, scale, self.block, 1.0)
-        codes = self._table(values).encode(values)
+        codes = table(self.levels, values.device).encode(values)
         if self.packed == 2:
             pairs = codes.view(-1, 2)
             codes = (pairs[:, 0] << 4).add_(pairs[:, 1])
         into.copy_(codes)
-
-    def _table(self, on: torch.Tensor) -> Table:
-        return table(self.levels, on.device)
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,9 @@ class Float8:
     @property
     def dtypes(self) -> Mapping[str, torch.dtype]:
         return {"codes": torch.uint8, "scale": torch.float32}  # float8 tensors cannot be pickled
+
+    def prepare(self, device: torch.device) -> None:
+        table(_float8_numbers(), device)
 
     def zeros(self, like: torch.Tensor) -> dict[str, torch.Tensor]:
         return _block_zeros(like, self.block, 1)
@@ -117,6 +124,9 @@ class BFloat16:
     @property
     def dtypes(self) -> Mapping[str, torch.dtype]:
         return {"": torch.bfloat16}
+
+    def prepare(self, device: torch.device) -> None:
+        """Nothing."""
 
     def zeros(self, like: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"": torch.zeros_like(like, dtype=torch.bfloat16, memory_format=torch.contiguous_format)}

@@ -4,6 +4,7 @@ groups and its hooks stay, and whatever holds `Adam.step` (schedulers wrap it) l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -40,7 +41,10 @@ class CodedAdam(Adam):
         return super()._init_group({**group, "params": others}, *lists)
 
     def code_all(self) -> None:
-        """Code the moments that are there."""
+        """Code the moments that are there, and make ready for those that come."""
+        for codec, group in product(self.codecs, self.param_groups):
+            for device in {parameter.device for parameter in group["params"]}:
+                codec.prepare(device)
         for parameter, state in self._coded_states():
             if "exp_avg" in state and not is_coded(state, self.codecs):
                 coded(parameter.detach(), state, self.codecs, self.stretch)
