@@ -190,6 +190,25 @@ def test_for_a_card_it_is_predicted_with_copies_on_their_way() -> None:
     assert isinstance(small, str) and "--host-budget" in small
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card")
+def test_on_a_card_copies_run_beside_the_kernels_and_the_bits_stay() -> None:
+    plain, job = (job_of(layers=6) for _ in range(2))
+    for one in (plain, job):
+        one.model.to("cuda")
+        one.batch = one.batch.to("cuda")
+    apply_choices(job, [Choice("offload-activations", {"place": "host", "least_bytes": 1024})])
+    peaks = []
+    for one in (plain, job):
+        for step in range(3):
+            torch.manual_seed(step)
+            torch.cuda.reset_peak_memory_stats()
+            run_step(one, one.batch)
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[1] < peaks[0]
+    assert all(torch.equal(one, two) for one, two in zip(plain.model.parameters(), job.model.parameters(), strict=True))
+
+
 @pytest.mark.parametrize(("setting", "value"), [("least_bytes", 0), ("least_bytes", "1MiB"), ("modules", ["nowhere"]),
                                                 ("modules", "0"), ("place", "moon"), ("folder", "/nowhere")])
 def test_settings_that_make_no_sense_are_refused(setting: str, value: Any) -> None:
