@@ -84,7 +84,7 @@ def test_the_code_is_that_of_the_nearest_level(name: str) -> None:
 
 ERRORS: dict[str, tuple[Any, float]] = {  # half the widest gap between two levels, of the largest number
     "8 bit, signed": (codecs.EIGHT_BIT[0], 0.0071), "8 bit": (codecs.EIGHT_BIT[1], 0.0036),
-    "4 bit, signed": (codecs.FOUR_BIT[0], 0.12), "4 bit": (codecs.FOUR_BIT[1], 0.0626),
+    "4 bit, signed": (codecs.FOUR_BIT[0], 0.12), "4 bit": (codecs.FOUR_BIT[1], 0.0564),
     "float8": (codecs.FLOAT_8[0], 0.036), "bfloat16": (codecs.B_FLOAT_16[0], 0.004)}
 
 
@@ -130,7 +130,7 @@ def test_training_is_close_and_small_tensors_step_bit_for_bit(kind: str, name: s
         assert equal(list(one.model[small].parameters())[1], list(other.model[small].parameters())[1])
 
 
-@pytest.mark.parametrize("name", ["8bit", "4bit", "Fp8"])
+@pytest.mark.parametrize("name", ["8bit", "Fp8"])  # its 4 bit has other levels for the second moment
 def test_the_same_as_torchao(name: str) -> None:
     torchao = pytest.importorskip("torchao.optim")
     ours, theirs = (job_of(kind, width=128, lr=1e-3) for kind in (torch.optim.AdamW, getattr(torchao, f"AdamW{name}")))

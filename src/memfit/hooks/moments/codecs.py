@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 
-from memfit.hooks.moments.tables import dynamic_levels, linear_levels, table
+from memfit.hooks.moments.tables import above_zero, dynamic_levels, table
 
 Parts = Mapping[str, torch.Tensor]
 _LEAST = torch.finfo(torch.float32).tiny  # a block of zeros has some scale
@@ -176,6 +176,6 @@ def _scaled(values: torch.Tensor, scale: torch.Tensor, block: int, largest: floa
 
 
 EIGHT_BIT = (Levels(tuple(dynamic_levels(True, 7, 8)), 256), Levels(tuple(dynamic_levels(False, 7, 8)), 256))
-FOUR_BIT = (Levels(tuple(dynamic_levels(True, 3, 4)), 128), Levels(tuple(linear_levels(4)), 128))
+FOUR_BIT = (Levels(tuple(dynamic_levels(True, 3, 4)), 128), Levels(tuple(above_zero(dynamic_levels(False, 3, 4))), 128))
 FLOAT_8 = (Float8(256), Float8(256))
 B_FLOAT_16 = (BFloat16(), BFloat16())

@@ -1,8 +1,8 @@
 """The numbers that a code of 8 or 4 bit stands for, and the way from a number to the code of the nearest one.
 
 Sources: dynamic tree quantization, T. Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861);
-4-bit maps, B. Li et al., "Memory Efficient Optimizers with 4-bit States" (arXiv 2309.01507). The levels are those of
-bitsandbytes and torchao.
+in 4 bit, and why zero is left out, B. Li et al., "Memory Efficient Optimizers with 4-bit States" (arXiv 2309.01507). The levels
+of 8 bit are those of bitsandbytes and torchao.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def dynamic_levels(signed: bool, exponent_bits: int, bits: int) -> list[float]:
     return sorted(levels)
 
 
-def linear_levels(bits: int) -> list[float]:
-    """Equal steps up to one, without zero: a second moment of zero would make an update infinite."""
-    return [(step + 1) / 2**bits for step in range(2**bits)]
+def above_zero(levels: list[float]) -> list[float]:
+    """Half of the smallest in place of zero: a second moment of zero would make an update much too large."""
+    return [levels[1] / 2, *levels[1:]]
 
 
 @lru_cache(maxsize=16)
