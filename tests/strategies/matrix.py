@@ -39,6 +39,7 @@ _STATES = ("optimizer-4bit", "optimizer-8bit", "optimizer-bf16", "optimizer-fact
 _SAVED = ("compile", "compress-activations", "offload-activations", "recompute")  # decide about saved tensors, or hide them
 
 ROWS = (
+    Row("attention", {"modules": ["blocks.0", "blocks.1"]}, refuses=("compile",)),
     Row("autocast", {"dtype": "bfloat16"}, refuses=("low-precision-parameters",)),
     Row("checkpoint", {"modules": ["frozen", "blocks.0", "blocks.1"]}, refuses=("recompute",)),
     Row("chunked-loss", {"rows": 7, "module": "head"}),
