@@ -8,7 +8,7 @@ cards: ZeRO-Offload, Ren et al. 2021, https://arxiv.org/abs/2101.06840.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -114,15 +114,18 @@ def _create_away(optimizer: Any, zeros: Callable[[], AbstractContextManager[None
     original = getattr(optimizer, "_init_group", None)
     if original is None:
         return
-    optimizer._init_group = partial(_init_away, original, zeros)
+    optimizer._init_group = partial(_init_away, optimizer, original, zeros)
     undo.push(partial(delattr, optimizer, "_init_group"))
 
 
 def _init_away(
-    original: Callable[..., Any], zeros: Callable[[], AbstractContextManager[None]], *args: Any, **kwargs: Any
+    optimizer: torch.optim.Optimizer, original: Callable[..., Any], zeros: Callable[[], AbstractContextManager[None]],
+    group: dict[str, Any], *args: Any, **kwargs: Any,
 ) -> Any:
-    with zeros():
-        return original(*args, **kwargs)
+    """With states for all its parameters there is nothing to make."""
+    known = all(parameter in optimizer.state for parameter in group["params"])
+    with nullcontext() if known else zeros():
+        return original(group, *args, **kwargs)
 
 
 STRATEGY = OffloadOptimizer()
