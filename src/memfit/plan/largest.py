@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ _MOST = 1 << 16
 _PROBES = 12
 
 
-def largest_batch(job: Job, device: Device, budget_bytes: int, options: Sequence[tuple[Choice, ...]]) -> int | None:
+def largest_batch(job: Job, device: Device, budget_bytes: int, options: Sequence[tuple[Choice, ...]],
+                  limits: Mapping[str, int] | None = None) -> int | None:
     """The largest number of samples that fits with one of the given mixes, found by doubling and halving; every
-    size that is returned was simulated. None if not even one sample fits."""
-    sizes = {size: _fits(job, device, budget_bytes, options, size) for size in (1, batches.size(job.batch))}
+    size that is returned was simulated. `limits` are bytes that may be away. None if not even one sample fits."""
+    sizes = {size: _fits(job, device, budget_bytes, options, size, limits) for size in (1, batches.size(job.batch))}
     good = max((size for size, fits in sizes.items() if fits), default=0)
     if not good:
         return None
@@ -29,15 +30,16 @@ def largest_batch(job: Job, device: Device, budget_bytes: int, options: Sequence
         trial = good * 2 if bad is None else (good + bad) // 2
         if trial > _MOST or trial == good:
             break
-        if _fits(job, device, budget_bytes, options, trial):
+        if _fits(job, device, budget_bytes, options, trial, limits):
             good = trial
         else:
             bad = trial
     return good
 
 
-def _fits(job: Job, device: Device, budget_bytes: int, options: Sequence[tuple[Choice, ...]], size: int) -> bool:
-    explorer = Explorer(resized(job, size), device)
+def _fits(job: Job, device: Device, budget_bytes: int, options: Sequence[tuple[Choice, ...]], size: int,
+          limits: Mapping[str, int] | None) -> bool:
+    explorer = Explorer(resized(job, size), device, limits=limits)
     for choices in dict.fromkeys(map(_key, options)):
         candidate = explorer.candidate(options[[_key(o) for o in options].index(choices)])
         if isinstance(candidate, Candidate) and candidate.simulation.peak.high_bytes <= budget_bytes:

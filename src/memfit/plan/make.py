@@ -94,7 +94,8 @@ def make_plan(
         parse_size(budget, whole_bytes=1 << 40)  # a bad size is told before the work, not after
     host_bytes = parse_size(host_budget) if host_budget is not None else None
     disk_bytes = parse_size(disk_budget) if disk_budget is not None else None
-    explorer = Explorer(job, device, limits=room(host_bytes, disk_bytes))
+    limits = room(host_bytes, disk_bytes)
+    explorer = Explorer(job, device, limits=limits)
     where = explorer.device
     budget_bytes, budget_note = _budget(budget, explorer, where)
     found = find(explorer, allowed, dict(barred or {}), budget_bytes)
@@ -102,7 +103,7 @@ def make_plan(
     plain = explorer.plain.simulation
     largest = None
     if want_largest_batch:
-        largest = largest_batch(job, where, budget_bytes, [chosen.choices, found.floor.choices])
+        largest = largest_batch(job, where, budget_bytes, [chosen.choices, found.floor.choices], limits)
     return Plan(
         target=target or job.name, device=where.name, budget=Budget(budget_bytes, host_bytes, disk_bytes), fits=found.fits,
         fidelity=plan_fidelity(explorer.fake, chosen.choices).value, strategies=_planned(explorer, chosen, budget_bytes),

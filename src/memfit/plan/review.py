@@ -30,7 +30,8 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
     Raises UsageError for a plan of another model or version, or one whose strategies do not apply.
     """
     began = time.perf_counter()
-    explorer = Explorer(job, plan.device, limits=room(plan.budget.host_bytes, plan.budget.disk_bytes))
+    limits = room(plan.budget.host_bytes, plan.budget.disk_bytes)
+    explorer = Explorer(job, plan.device, limits=limits)
     check_belongs(plan, model_hash(explorer.fake.model))
     plan = _without_splitting(plan, explorer.fake)
     choices = tuple(Choice(one.name, dict(one.settings)) for one in plan.strategies)
@@ -40,7 +41,7 @@ def reviewed(plan: Plan, job: Job, *, want_largest_batch: bool = False) -> Plan:
                          "correct it, or make a new one: memfit plan TARGET -o plan.toml")
     _check_effect(explorer, choices)
     plain, budget_bytes = explorer.plain.simulation, plan.budget.device_bytes
-    largest = largest_batch(job, explorer.device, budget_bytes, [choices]) if want_largest_batch else plan.largest_batch
+    largest = largest_batch(job, explorer.device, budget_bytes, [choices], limits) if want_largest_batch else plan.largest_batch
     same = plain.peak == plan.baseline.peak
     known = plan if same else _forgetting(plan, explorer)
     if same and seen.simulation.peak == plan.predicted.peak:  # nothing was edited that matters: its times stand
