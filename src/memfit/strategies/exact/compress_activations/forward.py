@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.strategies.exact.compress_activations import needs
+from memfit.strategies.exact.compress_activations.graph import kind_of, saves_results, tensors_in, views
 from memfit.strategies.exact.compress_activations.needs import KEPT, VALUE, Need
 from memfit.strategies.exact.compress_activations.saved import LEAST_BYTES, Born, Handle, Saved
 
@@ -72,7 +72,7 @@ class Ledger:
     def before(self, name: str, args: Any) -> None:
         """An operator is about to run: it is known whose arguments were saved, and what the forward has let go."""
         if self._arguments:
-            given = {tensor.untyped_storage()._cdata for tensor in _tensors(args)}
+            given = {tensor.untyped_storage()._cdata for tensor in tensors_in(args)}
             if needs.saves_clone(name) and self._last.name == "clone":
                 given |= self._last.results
             times = Counter(address for address, _ in self._arguments)
@@ -86,7 +86,7 @@ class Ledger:
         results: set[int] = set()
         if func._schema.is_mutable and name not in _UPDATES_BUFFERS:
             self._written(func, name, args, kwargs, results)
-        elif not _views(func):
+        elif not views(func):
             for index, tensor in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
                 if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                     self._note(tensor, name, args, index, results)
@@ -126,9 +126,9 @@ class Ledger:
         last, node = self._last, tensor.grad_fn
         if address not in last.results or node is None:
             return None
-        if _kind(node) != f"{last.name.replace('_', '')}backward":
+        if kind_of(node) != f"{last.name.replace('_', '')}backward":
             need = KEPT  # somebody else's result: a function of the user's own, a write into a view
-        elif not _saves_results(type(node), last.func):
+        elif not saves_results(type(node), last.func):
             return None
         else:
             need = last.need
@@ -224,34 +224,3 @@ def compressing(bits: int | None = None) -> Iterator[None]:
 
 def _unpack(packed: Any) -> torch.Tensor:
     return packed.unpack() if isinstance(packed, Handle) else packed
-
-
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    for value in tree:
-        if isinstance(value, torch.Tensor):
-            if value.layout == torch.strided:
-                yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def _kind(node: Any) -> str:
-    """`ReluBackward0` as `relubackward`."""
-    return type(node).__name__.rstrip("0123456789").lower()
-
-
-@lru_cache(maxsize=1024)
-def _saves_results(node: type, func: Any) -> bool:
-    """Whether a kind of node may hold its operator's first result: something that is no argument, and no other result."""
-    others = {argument.name for argument in func._schema.arguments}
-    for index, result in enumerate(func._schema.returns):
-        if index:
-            others |= {f"result{index}", result.name}
-    saved = {name.removeprefix("_raw_saved_") for name in dir(node) if name.startswith("_raw_saved_")}
-    return not saved <= others
-
-
-@lru_cache(maxsize=4096)
-def _views(func: Any) -> bool:
-    """Whether an operator's result shares its argument's storage."""
-    return any(one.alias_info is not None for one in func._schema.returns)
