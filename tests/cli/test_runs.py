@@ -133,9 +133,24 @@ def test_evaluate(run: Run) -> None:
     ended = run("evaluate", target("epochs"), "--budget", "100%", "--json")
     document = ended.document
     assert set(document) == {"schema", "target", "metrics", "rss_peak_bytes", "budget_bytes", "within_budget",
-                             "enforced", "took_s", "notes"}
+                             "enforced", "took_s", "notes", "predicted", "measured", "outputs", "folding", "collected_shape"}
+    assert document["measured"]["peak_bytes"] == pytest.approx(document["predicted"]["peak_bytes"], rel=0.02)
+    assert document["outputs"]["kept"] == "reduced" and document["folding"] is None
     assert ended.code == 0 and document["schema"] == "memfit.evaluation/1" and document["within_budget"] is True
     assert 0 <= document["metrics"]["accuracy"] <= 1 and 0 < document["budget_bytes"] < 2**20
+
+
+@pytest.mark.slow
+def test_evaluate_refuses_outputs_that_do_not_fit_and_streams_them_to_a_file(run: Run) -> None:
+    words = ("evaluate", target("epochs"), "--samples", "1000")
+    refused = run(*words, "--collect", "host", "--host-budget", "1KiB")
+    assert refused.code == 3 and "1000 samples" in refused.err and "Traceback" not in refused.err
+    kept = run(*words, "--collect", "out.npy", "--json")
+    assert kept.code == 0 and kept.document["collected_shape"][0] == 1000 and kept.document["outputs"]["kept"] == "out.npy"
+    assert Path("out.npy").stat().st_size > kept.document["outputs"]["collected_bytes"]
+    text = run(*words)
+    assert text.code == 0 and "without a graph" in text.out and "about 30 % is often said" in text.out
+    assert run(*words, "--collect", "out.csv").code == 2
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from rich.constrain import Constrain
 from memfit.core.device import Device
 from memfit.core.results import Estimate, Plan, Result, Run, Verdict
 from memfit.report.terminal.estimate import estimate_view, estimates_view
+from memfit.report.terminal.evaluation import evaluation_view
 from memfit.report.terminal.listing import devices_view, document_view
 from memfit.report.terminal.outcome import run_view, verdict_view
 from memfit.report.terminal.plan import plan_view
@@ -50,6 +51,8 @@ def _view(result: Shown) -> RenderableType:
             return run_view(result)
         case Result():
             return document_view(result.to_dict())
+        case {"schema": "memfit.evaluation/1", "predicted": _}:
+            return evaluation_view(result)
         case Mapping():
             return document_view(result)
         case _:
