@@ -54,7 +54,7 @@ def predicted(explorer: Explorer, plan: object) -> Candidate:
 
 
 @given(JOBS, st.sampled_from([25, 40, 60, 80]))
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_is_returned_fits_its_own_simulation(job: Job, share: int) -> None:
     plan = make_plan(job, budget=f"{share}%", device=CPU)
     again = predicted(Explorer(job, CPU), plan)
@@ -66,7 +66,7 @@ def test_what_is_returned_fits_its_own_simulation(job: Job, share: int) -> None:
 
 
 @given(JOBS)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_larger_budget_is_never_slower(job: Job) -> None:
     explorer = Explorer(job, CPU)
     plain_bytes = explorer.plain.simulation.peak.allocated_bytes

@@ -31,6 +31,7 @@ def mix_name(rows: tuple[Row, ...]) -> str:
     return " + ".join(row.name for row in rows)
 
 
+EACH = [pytest.param(row, id=row.name, marks=pytest.mark.slow if row.slow else ()) for row in ROWS]
 MIXES = [pytest.param(rows, marks=pytest.mark.slow if is_slow(rows) else ()) for rows in (*ALONE, *PAIRS)]
 # as it is; and without what makes the result of micro-batches another one on purpose
 SUBJECTS = {"as it is": {}, "no dropout or BatchNorm": {"dropout": 0.0, "batchnorm": False}}
@@ -81,7 +82,7 @@ def test_applied_and_undone_before_training_is_plain(rows: tuple[Row, ...]) -> N
     check(plain("as it is"), outcome(job), Fidelity.REDUCED if rounded else Fidelity.BITWISE)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", EACH)
 def test_model_pickles_and_copies(row: Row) -> None:
     job = mixed_job(dropout=0.0)
     apply_choices(job, [row.choice])
@@ -102,7 +103,7 @@ def _bound(model: torch.nn.Module) -> tuple[list[torch.nn.Module], list[torch.nn
     return [m for m in bound if id(m) in own], [m for m in bound if id(m) not in own]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", EACH)
 def test_fake_and_real_jobs_take_the_same_code(row: Row) -> None:
     world = FakeWorld()
     fake = fake_job(mixed_job(), world)
