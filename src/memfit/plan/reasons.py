@@ -11,8 +11,8 @@ from memfit.report.format import gib, percent
 
 
 def spared(explorer: Explorer, chosen: Candidate, budget_bytes: int) -> Candidate:
-    """The plan without every strategy whose removal still fits and is no slower."""
-    for choice in chosen.choices:
+    """The plan without every strategy whose removal still fits and is no slower; those first that did least alone."""
+    for choice in sorted(chosen.choices, key=lambda choice: _effect_alone(explorer, choice)):
         without = _without(explorer, chosen, choice)
         if (without is not None and without.simulation.peak.high_bytes <= budget_bytes
                 and without.simulation.step_s <= chosen.simulation.step_s):
@@ -44,6 +44,13 @@ def left_out(name: str, ranked: Sequence[Point], chosen: Candidate, budget_bytes
     if with_it:
         return f"does not bring the step under the budget: {gib(min(p.high_bytes for p in with_it))} at best with it"
     return "lowers the peak nowhere in this job"
+
+
+def _effect_alone(explorer: Explorer, choice: Choice) -> float:
+    """How much of the peak the strategy took in the smallest mix with it that was traced with and without it."""
+    seen = min((one for one in explorer.seen() if choice in one.choices), key=lambda one: len(one.choices))
+    below = next((one for one in explorer.seen() if one.choices == tuple(c for c in seen.choices if c != choice)), None)
+    return 1.0 if below is None else 1.0 - seen.simulation.peak.high_bytes / max(below.simulation.peak.high_bytes, 1)
 
 
 def _without(explorer: Explorer, chosen: Candidate, choice: Choice) -> Candidate | None:

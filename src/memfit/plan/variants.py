@@ -15,7 +15,7 @@ from memfit.plan.trust import trusted_seconds
 from memfit.trace.usage import usage
 
 BY_TRACE = ("checkpoint", "recompute")  # chosen on each mix's own trace, by the search
-MOST_MIXES, LEAST_MIXES = 16, 8
+MOST_MIXES, LEAST_MIXES = 16, 6
 _TRACED_EVENTS = 40_000  # of all mixes together, about: small steps are cheap to trace
 _FIRST = ("fused-step",)  # may be the base of all mixes
 _LITTLE = 0.93

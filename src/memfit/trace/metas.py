@@ -88,7 +88,21 @@ CORRECTIONS: dict[Any, Correction] = {
 }
 """`correct(mode, args, out)` gives the result as the CPU kernel would."""
 
-INSTEAD: dict[Any, Correction] = {}
+def _into(func: Any) -> Correction:
+    """A product into a tensor that is there: where that has the product's shape, it is the result, and nobody need ask."""
+    place = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}[func._overloadpacket.__name__]
+
+    def into(mode: Any, args: Any, kwargs: Any) -> Any:
+        left, right, out = args[place], args[place + 1], kwargs["out"]
+        if out.shape == (*left.shape[:-1], right.shape[-1]):
+            return out
+        return mode.dispatch(func, (), args, kwargs)
+
+    return into
+
+
+INSTEAD: dict[Any, Correction] = {func: _into(func) for func in (
+    aten.mm.out, aten.bmm.out, aten.addmm.out, aten.baddbmm.out)}
 """`make(mode, args, kwargs)` gives the result where the fake kernel refuses what the CPU takes."""
 if hasattr(aten, "_grouped_mm"):
     INSTEAD[aten._grouped_mm.default] = _grouped_mm
