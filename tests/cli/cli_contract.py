@@ -72,7 +72,8 @@ def check_fields(document: dict[str, Any]) -> dict[str, Any]:
     needed, added = map(_words, FIELDS[document["schema"]])
     assert needed <= set(document) <= needed | added | {"schema"}
     for field, inner in {"error": {"code", "message", "advice"}, "budget": {"device_bytes", "host_bytes", "disk_bytes"},
-                         "peak": PEAK, "plain": SIDE, "planned": SIDE, "at_peak": {"phase", "module", "op", "by_category"}}.items():
+                         "peak": PEAK, "plain": SIDE, "planned": SIDE,
+                         "at_peak": {"phase", "module", "op", "by_category"}}.items():
         if field in document:
             assert set(document[field]) == inner, field
     for field in ("predicted", "baseline"):

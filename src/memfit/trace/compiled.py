@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from memfit.core.errors import Untraceable
 from memfit.trace.recorder import RecordingMode
 
+_FUNCTIONS = ("erf", "exp", "tanh", "log", "sigmoid", "sqrt", "pow")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -103,13 +104,22 @@ class _Kernels:
 
 
 def _kernel(*definition: Any, **named: Any) -> Callable[..., None]:
+    name = _kind_of(" ".join(one for one in definition if isinstance(one, str)))
+
     def run(*args: Any) -> None:
         tensors = [one for one in args if isinstance(one, torch.Tensor)]
         mode = _mode(tensors)
         if mode is not None:
-            mode.kernel("fused", tensors)
+            mode.kernel(name, tensors)
 
     return run
+
+
+def _kind_of(source: str) -> str:
+    """By what takes a kernel's time beside its memory: random numbers (made one at a time), functions, or nothing."""
+    if "rand" in source:
+        return "fused_random"
+    return "fused_functions" if any(word in source for word in _FUNCTIONS) else "fused"
 
 
 def _recorded(call: Callable[..., Any]) -> Callable[..., Any]:
