@@ -100,6 +100,13 @@ def test_other_batch_sizes_are_compiled_once_more_only() -> None:
     assert counters["stats"]["unique_graphs"] == 4  # the two as they are, and for any size
 
 
+def test_checkpointed_blocks_take_other_batch_sizes() -> None:
+    made = job()
+    with Session(made, choices(made, Choice("checkpoint", {"modules": ["blocks.1", "blocks.2"]}))) as session:
+        for samples in (512, 100, 60, 500):
+            assert torch.isfinite(session.step(job(samples).batch).loss_tensor)
+
+
 def test_a_graph_that_breaks_is_told() -> None:
     class Breaks(Block):
         def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:

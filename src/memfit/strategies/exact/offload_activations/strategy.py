@@ -37,7 +37,7 @@ class OffloadActivations:
     optional: tuple[str, ...] = ("folder", "modules")
     takes = frozenset({"saved tensors"})
     after: tuple[str, ...] = ("checkpoint", "chunked-loss")
-    conflicts: Mapping[str, str] = {}
+    conflicts: Mapping[str, str] = {"compile": "the compiler would trace what moves tensors away"}
 
     def excluded(self, job: Job, target: Device) -> str | None:
         return why_unsuitable(offload_folder()) if target.kind == "cpu" else None
