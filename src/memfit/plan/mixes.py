@@ -23,8 +23,6 @@ _PHASES = ("forward", "backward", "optimizer")
 _PRICES = (1.0, 0.0, 3.0, 0.4, 0.15, 0.05)  # what a share of time counts against a share of memory
 _EACH = 0.005  # what one strategy more has to be worth, as a share
 _BEAM = 48  # partial mixes kept for each price and figure
-_COMPILED, _SIZED = "compile", "micro-batches"
-_SIZES, _SMALL_EVENTS = 1, 2_500  # every batch size is compiled anew, which takes seconds: for small steps only, and for one
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,7 @@ def promising(base: Candidate, options: Sequence[Sequence[Effect]], most: int) -
     for effects in options:
         found = _thinned(_extended(found, effects), base, most)
     several = [row for row, mix in enumerate(found.mixes) if len(mix) > 1]
-    sizes = _SIZES if len(base.trace.events) <= _SMALL_EVENTS else 0
-    kept = found.taking(_best(found.taking(several), most, several, sizes))
+    kept = found.taking(_best(found.taking(several), most, several))
     return sorted(kept.mixes, key=lambda mix: (len(mix), repr(mix)))
 
 
@@ -109,31 +106,17 @@ def _thinned(found: _Partial, base: Candidate, most: int) -> _Partial:
     return found.taking(sorted(_best(found, limit, range(len(found.mixes)))))
 
 
-def _best(found: _Partial, most: int, names: Sequence[int], most_sizes: int | None = None) -> list[int]:
-    """Of the rows of `found`, by their `names`, the best of every order in turn, until there are enough; compiled for at most
-    so many batch sizes."""
-    if len(found.mixes) <= most and most_sizes is None:
+def _best(found: _Partial, most: int, names: Sequence[int]) -> list[int]:
+    """Of the rows of `found`, by their `names`, the best of every order in turn, until there are enough."""
+    if len(found.mixes) <= most:
         return list(names)
     figures = [(found.held + found.activations).max(1), found.held.max(1)]
     parts = _EACH * np.array([len(mix) for mix in found.mixes])
     orders = [np.argsort(np.log(np.maximum(figure, 1.0)) + price * np.log(found.seconds) + parts, kind="stable")
               for price in _PRICES for figure in figures]
     kept: dict[int, None] = {}
-    sizes: set[str] = set()
     for row in (int(order[rank]) for rank in range(len(found.mixes)) for order in orders):
-        size = _compiled_size(found.mixes[row])
-        if most_sizes is not None and size is not None and size not in sizes:
-            if len(sizes) >= most_sizes:
-                continue
-            sizes.add(size)
         kept.setdefault(row)
         if len(kept) == most:
             break
     return [names[row] for row in kept]
-
-
-def _compiled_size(mix: Sequence[Choice]) -> str | None:
-    """The batch size that a mix is compiled for, if it is not the whole batch."""
-    if all(choice.name != _COMPILED for choice in mix):
-        return None
-    return next((repr(choice.settings) for choice in mix if choice.name == _SIZED), None)

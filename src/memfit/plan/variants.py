@@ -91,7 +91,8 @@ def _alone(
         else:
             notes.append("saves nothing here: the peak of every phase stays as it is")
     if not kept:
-        found.rejected.append(Rejected(name, notes[0] if notes else "has nothing to act on in this job"))
+        nothing = getattr(strategy, "by_hand", "has nothing to act on in this job")
+        found.rejected.append(Rejected(name, notes[0] if notes else nothing))
     return kept
 
 
