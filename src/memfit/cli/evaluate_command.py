@@ -32,7 +32,7 @@ def evaluate(
     collect: Collect = None,
     as_json: options.AsJson = False,
 ) -> int:
-    """Evaluate the model of TARGET without a graph: predicted, then measured.
+    """Evaluate without a graph: predicted, then measured.
 
     The budget (or that of a plan file) is enforced where the system can; without one there is no limit. Outputs are reduced
     batch by batch; --collect keeps them, which is refused where they are larger than the memory for them.
