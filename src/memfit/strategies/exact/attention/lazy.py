@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from memfit.hooks.tensor_facts import FACTS
 from memfit.strategies.exact.attention.call import Call, Draw, Masking, version
 
 
@@ -283,15 +284,7 @@ _COMMUTE = (_scale, _add)
 
 _T = torch.Tensor
 
-_PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "layout", "is_cuda", "is_cpu",
-               "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_xpu", "is_mps", "_version")
-
-_FACTS: set[Any] = {  # what can be said without computing
-    *(getattr(_T, name).__get__ for name in _PROPERTIES),
-    _T.__len__, _T.__hash__, _T.size, _T.dim, _T.ndimension, _T.numel, _T.nelement, _T.element_size, _T.get_device,
-    _T.is_floating_point, _T.is_complex, _T.is_inference, _T.untyped_storage, torch.numel, torch.is_floating_point,
-    torch.is_complex,
-}
+_FACTS = FACTS | {_T.is_inference}
 
 PRODUCTS: set[Any] = {torch.matmul, torch.bmm, _T.matmul, _T.bmm, _T.__matmul__}
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from memfit.hooks.tensor_facts import FACTS
 from memfit.strategies.exact.chunked_loss.cross_entropy import CrossEntropySettings, linear_cross_entropy
 from memfit.strategies.exact.chunked_loss.logsumexp import linear_logsumexp
 
@@ -65,7 +66,7 @@ class LazyLogits(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _FACTS:
+        if func in FACTS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         handler = _HANDLERS.get(func)
@@ -253,15 +254,6 @@ def _logsumexp(lazy: LazyLogits, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 _T = torch.Tensor
-
-_PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "layout", "is_cuda", "is_cpu",
-               "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_xpu", "is_mps", "_version")
-
-_FACTS: set[Any] = {  # what can be said without computing
-    *(getattr(_T, name).__get__ for name in _PROPERTIES),
-    _T.__len__, _T.__hash__, _T.size, _T.dim, _T.ndimension, _T.numel, _T.nelement, _T.element_size, _T.get_device,
-    _T.is_floating_point, _T.is_complex, _T.untyped_storage, torch.numel, torch.is_floating_point, torch.is_complex,
-}
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy, _T.logsumexp: _logsumexp, torch.logsumexp: _logsumexp,

@@ -12,7 +12,7 @@ from memfit.core.errors import UsageError
 from memfit.core.fidelity import Fidelity
 from memfit.core.strategy import CodePart, Settings, Undo
 from memfit.core.trace import ModuleCall, Trace
-from memfit.hooks import override_forward, source
+from memfit.hooks import override_forward, source, tensor_facts
 from memfit.jobs import Job
 from memfit.strategies.exact.chunked_loss import cross_entropy, lazy_logits, logsumexp
 
@@ -67,7 +67,7 @@ class ChunkedLoss:
         return f"{path!r} has {classes} outputs, and gains nothing below {LEAST_CLASSES}" if classes < LEAST_CLASSES else None
 
     def code(self, settings: Settings) -> CodePart:
-        return CodePart(prelude="from functools import partial\n" + source(cross_entropy, logsumexp, lazy_logits),
+        return CodePart(prelude="from functools import partial\n" + source(tensor_facts, cross_entropy, logsumexp, lazy_logits),
                         setup=_SETUP.format(path=settings["module"], rows=settings["rows"]))
 
 
