@@ -10,10 +10,11 @@ from torchvision import models
 from memfit.core.strategy import Undo
 from memfit.hooks.folding import fold, foldable
 from memfit.jobs import Job
+from memfit.jobs.modes import evaluating
 from memfit.monitor.measure import measure_peak
 from memfit.plan.evaluation import predict_evaluation
 from memfit.trace import FakeWorld, fake_job
-from memfit.trace.evaluation import evaluating, trace_evaluation
+from memfit.trace.evaluation import trace_evaluation
 from memfit.train.evaluating import measured_batch, measured_folding
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
-from torch import nn
 
 from memfit.core.errors import MemfitError
 from memfit.core.trace import Trace
 from memfit.jobs import Job, batches
+from memfit.jobs.modes import evaluating
 from memfit.trace.assemble import assemble
 from memfit.trace.building import converting, no_collection, quiet_failures, random_states_kept, unrecognised
 from memfit.trace.categories import categorise
 from memfit.trace.fakes import FakeWorld
-from memfit.trace.modules import ModuleStack, module_stack
+from memfit.trace.modules import module_stack
 from memfit.trace.recording import Recording
 from memfit.trace.steps import _adopt_as_moved, _buffers, _untraceable  # the same marks on the same recording
 
@@ -37,19 +35,7 @@ def trace_evaluation(fake: Job, world: FakeWorld, *, graph: bool = False) -> Tra
             _run(fake, world, recording, graph)
         recording.begin_phase("after")
         categories = categorise(fake, recording, set())
-    return _assembled(recording, categories, stack, buffers, began)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode inside; each module as it was, afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    return assemble(recording, categories, stack.calls, (), buffers, time.perf_counter() - began)
 
 
 def outputs_bytes(trace: Trace, samples: int) -> int:
@@ -80,9 +66,3 @@ def _adopt(fake: Job, recording: Recording, on_card: bool) -> None:
                               ("inputs", batches.tensors(fake.batch))):
         for tensor in tensors:
             recording.index_of(tensor, category)
-
-
-def _assembled(
-    recording: Recording, categories: list[str], stack: ModuleStack, buffers: dict[int, list[str]], began: float
-) -> Trace:
-    return assemble(recording, categories, stack.calls, (), buffers, time.perf_counter() - began)

@@ -17,8 +17,8 @@ from memfit.core.errors import UsageError
 from memfit.core.strategy import Undo
 from memfit.hooks.folding import fold
 from memfit.jobs import Job, batches
+from memfit.jobs.modes import evaluating
 from memfit.monitor.measure import measure_peak
-from memfit.trace.evaluation import evaluating
 
 _TIMES = 5
 HOST = "host"

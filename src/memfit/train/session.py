@@ -18,6 +18,7 @@ from memfit.core.strategy import Choice, Undo
 from memfit.jobs import Job, batches, run_step
 from memfit.jobs.identity import model_hash
 from memfit.jobs.job import check_optimizer
+from memfit.jobs.modes import evaluating
 from memfit.jobs.step import StepResult
 from memfit.jobs.weight_probe import Weight, probe_weight
 from memfit.jobs.weights import IGNORED, labels
@@ -135,14 +136,8 @@ class Session:
         """The job's `evaluate(model)`, without a graph and in evaluation mode; {} where the job has none."""
         if self.job.evaluate is None:
             return {}
-        training = [module for module in self.job.model.modules() if module.training]
-        self.job.model.eval()
-        try:
-            with told_to_user("evaluate(model)"), torch.no_grad():
-                return {name: float(value) for name, value in self.job.evaluate(self.job.model).items()}
-        finally:
-            for module in training:
-                module.training = True
+        with evaluating(self.job.model), told_to_user("evaluate(model)"), torch.no_grad():
+            return {name: float(value) for name, value in self.job.evaluate(self.job.model).items()}
 
     def close(self) -> None:
         """Take back what was applied; the trained weights stay. Closing twice is no error."""
