@@ -92,6 +92,13 @@ class ActsOnTrace(Protocol):
 
 
 @runtime_checkable
+class ByHand(Protocol):
+    """A strategy that the search does not choose; `by_hand` says so in one line, and what to do."""
+
+    by_hand: str
+
+
+@runtime_checkable
 class WarmsUp(Protocol):
     """A strategy that makes something once a process (an import, a compiler's tables), which is no part of a step."""
 

@@ -63,9 +63,8 @@ def promising(base: Candidate, options: Sequence[Sequence[Effect]], most: int) -
     found = _Partial([()], held[None], activations[None], np.ones(1))
     for effects in options:
         found = _thinned(_extended(found, effects), base, most)
-    several = [row for row, mix in enumerate(found.mixes) if len(mix) > 1]
-    kept = found.taking(_best(found.taking(several), most, several))
-    return sorted(kept.mixes, key=lambda mix: (len(mix), repr(mix)))
+    several = found.taking([row for row, mix in enumerate(found.mixes) if len(mix) > 1])
+    return sorted(several.taking(_best(several, most)).mixes, key=lambda mix: (len(mix), repr(mix)))
 
 
 def _profile(candidate: Candidate) -> tuple[Columns, Columns]:
@@ -103,13 +102,13 @@ def _thinned(found: _Partial, base: Candidate, most: int) -> _Partial:
     limit = max(_BEAM * len(_PRICES) * 2, most + 1)
     if len(found.mixes) <= limit:
         return found
-    return found.taking(sorted(_best(found, limit, range(len(found.mixes)))))
+    return found.taking(sorted(_best(found, limit)))
 
 
-def _best(found: _Partial, most: int, names: Sequence[int]) -> list[int]:
-    """Of the rows of `found`, by their `names`, the best of every order in turn, until there are enough."""
+def _best(found: _Partial, most: int) -> list[int]:
+    """The best rows of every order in turn, until there are enough."""
     if len(found.mixes) <= most:
-        return list(names)
+        return list(range(len(found.mixes)))
     figures = [(found.held + found.activations).max(1), found.held.max(1)]
     parts = _EACH * np.array([len(mix) for mix in found.mixes])
     orders = [np.argsort(np.log(np.maximum(figure, 1.0)) + price * np.log(found.seconds) + parts, kind="stable")
@@ -119,4 +118,4 @@ def _best(found: _Partial, most: int, names: Sequence[int]) -> list[int]:
         kept.setdefault(row)
         if len(kept) == most:
             break
-    return [names[row] for row in kept]
+    return list(kept)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from memfit.apply import conflict, strategies
 from memfit.core.fidelity import Fidelity
 from memfit.core.results import Rejected
-from memfit.core.strategy import Choice, Settings
+from memfit.core.strategy import ByHand, Choice, Settings
 from memfit.plan.explore import Candidate, Explorer
 from memfit.plan.mixes import Effect, effect, promising
 from memfit.plan.trust import trusted_seconds
@@ -91,7 +91,7 @@ def _alone(
         else:
             notes.append("saves nothing here: the peak of every phase stays as it is")
     if not kept:
-        nothing = getattr(strategy, "by_hand", "has nothing to act on in this job")
+        nothing = strategy.by_hand if isinstance(strategy, ByHand) else "has nothing to act on in this job"
         found.rejected.append(Rejected(name, notes[0] if notes else nothing))
     return kept
 

@@ -26,10 +26,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class CompiledOnFakes:
-    """A function as `torch.compile` would run it on the tensors of a recording mode; `graphs` counts what was compiled."""
+    """A function as `torch.compile` would run it on the tensors of a recording mode."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.graphs = 0
         self._compiled = torch.compile(function, backend=self._backend, dynamic=False, fullgraph=True)
 
     def __call__(self, mode: RecordingMode, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -47,7 +46,6 @@ class CompiledOnFakes:
     def _backend(self, graph: Any, inputs: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
-        self.graphs += 1
         return compile_fx(graph, inputs, inner_compile=_without_kernels)
 
 

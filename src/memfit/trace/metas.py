@@ -103,6 +103,6 @@ def _into(func: Any) -> Correction:
 
 INSTEAD: dict[Any, Correction] = {func: _into(func) for func in (
     aten.mm.out, aten.bmm.out, aten.addmm.out, aten.baddbmm.out)}
-"""`make(mode, args, kwargs)` gives the result where the fake kernel refuses what the CPU takes."""
+"""`make(mode, args, kwargs)` gives the result: where the fake kernel refuses what the CPU takes, or need not be asked."""
 if hasattr(aten, "_grouped_mm"):
     INSTEAD[aten._grouped_mm.default] = _grouped_mm
