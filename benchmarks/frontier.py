@@ -15,9 +15,7 @@ plain's.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +31,7 @@ import machine
 from memfit.plan import make_plan
 from peers import COMPILED
 from results_file import append_rows, read_rows
-from side_by_side import Failed, Side, Times, in_turn, ratio
+from side_by_side import Failed, Side, Times, in_turn, looked, ratio
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "frontier.csv"
@@ -81,12 +79,10 @@ def _look(job: str, choices: Sequence[Any], folder: Path) -> dict[str, Any]:
     if not plain.exists():
         frontier_peers.look(job, "plain", folder)
     path = folder / f"{job}-memfit.pt"
-    spec = json.dumps({"job": job, "choices": choices, "what": "look", "path": str(path)})
-    ran = subprocess.run([sys.executable, str(HERE / "frontier_worker.py"), spec], capture_output=True, text=True,
-                         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
-    if ran.returncode:
-        return {"note": (ran.stderr.strip().splitlines() or ["?"])[-1][:200]}
-    seen = json.loads(ran.stdout.strip().splitlines()[-1])
+    try:
+        seen = looked({"job": job, "choices": choices, "path": str(path)})
+    except Failed as failed:
+        return {"note": str(failed)}
     same = frontier_peers.differences(torch.load(plain), torch.load(path))
     return {"peak_bytes": seen["peak_bytes"], "same_result": same["same_result"]}
 

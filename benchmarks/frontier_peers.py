@@ -8,9 +8,6 @@ Each (job, method) runs in a fresh process. Same result: loss and each gradient 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +17,7 @@ import torch
 
 from peers import COMPILED
 from results_file import append_rows, read_rows
+from side_by_side import Failed, looked
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "frontier_peers.csv"
@@ -42,16 +40,11 @@ _TIMEOUT_S = 400
 def look(job: str, method: str, folder: Path) -> dict[str, Any]:
     """One row: a peer's peak and how far its result is from plain's, whose file lies in the folder."""
     path = folder / f"{job}-{method}.pt"
-    spec = json.dumps({"job": job, "method": method, "what": "look", "path": str(path)})
     row: dict[str, Any] = {"job": job, "method": method}
     try:
-        ran = subprocess.run([sys.executable, str(HERE / "frontier_worker.py"), spec], capture_output=True, text=True,
-                             timeout=_TIMEOUT_S, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
-    except subprocess.TimeoutExpired:
-        return {**row, "note": f"not done after {_TIMEOUT_S} s"}
-    if ran.returncode:
-        return {**row, "note": (ran.stderr.strip().splitlines() or ["?"])[-1][:200]}
-    row.update(json.loads(ran.stdout.strip().splitlines()[-1]))
+        row.update(looked({**row, "path": str(path)}, _TIMEOUT_S))
+    except Failed as failed:
+        return {**row, "note": str(failed)}
     row.update(differences(torch.load(folder / f"{job}-plain.pt"), torch.load(path)))
     if method != "plain":
         path.unlink()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import frontier_peers
 import machine
 from memfit.plan import make_plan
 from results_file import append_rows, read_rows
-from side_by_side import Side, in_turn, ratio
+from side_by_side import Failed, Side, in_turn, looked, ratio
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "full_finetuning.csv"
@@ -50,11 +49,10 @@ def cell(share: int, fidelity: str) -> dict[str, Any]:
 
 
 def _peak(choices: list[Any]) -> int:
-    spec = json.dumps({"job": JOB, "choices": choices, "what": "look", "path": os.devnull})
-    ran = subprocess.run([sys.executable, str(HERE / "frontier_worker.py"), spec], capture_output=True, text=True)
-    if ran.returncode:
-        raise SystemExit(ran.stderr[-500:])
-    return int(json.loads(ran.stdout.strip().splitlines()[-1])["peak_bytes"])
+    try:
+        return int(looked({"job": JOB, "choices": choices, "path": os.devnull})["peak_bytes"])
+    except Failed as failed:
+        raise SystemExit(str(failed)) from None
 
 
 def write_page() -> None:

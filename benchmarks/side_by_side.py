@@ -33,6 +33,19 @@ class Failed(Exception):
     """A worker ended before it was done; the message is its last line."""
 
 
+def looked(spec: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+    """What a worker sees of a method's step (its peak); the step's result is in the file `path` of the spec. Raises Failed."""
+    command = [sys.executable, str(HERE / "frontier_worker.py"), json.dumps({**spec, "what": "look"})]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s,
+                             env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
+    except subprocess.TimeoutExpired:
+        raise Failed(f"not done after {timeout_s} s") from None
+    if ran.returncode:
+        raise Failed((ran.stderr.strip().splitlines() or ["?"])[-1][:200])
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
 def in_turn(sides: Sequence[Side], rounds: int, environment: Mapping[str, str] = MEASURING) -> Times:
     """Seconds of each side's steps, `rounds` of them after two warm ones; the order is turned each round."""
     workers = [_Worker(side, environment) for side in sides]
